@@ -1,0 +1,188 @@
+//! Starting the launcher and talking to it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use cubicle_launcher::plan::HostFacts;
+use cubicle_launcher::wire::{Channel, Reply, Request, Start};
+use cubicle_model::{Fault, Kind};
+use rustix::fs::{MemfdFlags, SealFlags};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+
+/// The launcher as a static program, built beside this crate.
+pub const BINARY: &[u8] = include_bytes!(env!("CUBICLE_LAUNCHER"));
+
+/// The launcher of one backend. It ends when this is dropped, and with it what is bound.
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    shared: Arc<Shared>,
+    listener: tokio::task::JoinHandle<()>,
+    process: Child,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// A packet socket in the clothes of a stream: only readiness is asked of it.
+    channel: Channel<UnixStream>,
+    state: Mutex<Pending>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    next_tag: u64,
+    /// `None` once the launcher is gone.
+    waiting: Option<HashMap<u64, oneshot::Sender<Reply>>>,
+}
+
+impl Launcher {
+    /// Starts the launcher with the rights that this process has now.
+    pub(crate) fn start(start: Start, data: BorrowedFd<'_>, lifeline: BorrowedFd<'_>) -> Result<(Self, HostFacts), Fault> {
+        let failed = |error: io::Error| {
+            Fault::new(Kind::Internal, format!("the launcher cannot be started: {error}")).because(error)
+        };
+        let (here, there) = Channel::pair().map_err(failed)?;
+        let process = spawn(there.into()).map_err(failed)?;
+        here.send(&Request::Start(start), &[], &[data, lifeline]).map_err(failed)?;
+        let answer = here.receive().map_err(failed)?.ok_or_else(|| {
+            Fault::new(Kind::Internal, "the launcher ended at once").hint("'cubicle doctor' shows what this host allows")
+        })?;
+        let facts = match answer.head().map_err(failed)? {
+            Reply::Started(facts) => facts,
+            Reply::Failed { error, .. } => return Err(fault(error)),
+            other => return Err(Fault::new(Kind::Internal, format!("the launcher answered {other:?}"))),
+        };
+        let socket = std::os::unix::net::UnixStream::from(OwnedFd::from(here));
+        socket.set_nonblocking(true).map_err(failed)?;
+        let channel = Channel::new(UnixStream::from_std(socket).map_err(failed)?);
+        let state = Mutex::new(Pending { next_tag: 1, waiting: Some(HashMap::new()) });
+        let shared = Arc::new(Shared { channel, state });
+        let listener = tokio::spawn(Arc::clone(&shared).listen());
+        Ok((Self { shared, listener, process }, facts))
+    }
+
+    /// Sends a request made with a fresh tag and waits for its reply.
+    pub(crate) async fn ask(&self, request: impl FnOnce(u64) -> Request, body: &[u8]) -> Result<Reply, Fault> {
+        let (tag, reply) = self.shared.expect_reply()?;
+        let request = request(tag);
+        loop {
+            let channel = &self.shared.channel;
+            channel.socket().writable().await.map_err(gone)?;
+            match channel.socket().try_io(Interest::WRITABLE, || channel.send(&request, body, &[])) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.shared.forget(tag);
+                    return Err(Fault::new(Kind::Invalid, "the environment and labels of the sandbox are too large")
+                        .hint("together they may have about 100 kB; write files instead"));
+                }
+                Err(error) => {
+                    self.shared.forget(tag);
+                    return Err(gone(error));
+                }
+            }
+        }
+        match reply.await {
+            Ok(Reply::Failed { error, .. }) => Err(fault(error)),
+            Ok(reply) => Ok(reply),
+            Err(_) => Err(gone(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Launcher {
+    /// Waits for the launcher: when this process ends, nothing that was bound to it is left.
+    fn drop(&mut self) {
+        self.listener.abort();
+        let _ = rustix::net::shutdown(&self.shared.channel, rustix::net::Shutdown::Both);
+        let _ = self.process.wait();
+    }
+}
+
+impl Shared {
+    fn expect_reply(&self) -> Result<(u64, oneshot::Receiver<Reply>), Fault> {
+        let mut state = self.state.lock().expect("nobody panics with the lock");
+        let tag = state.next_tag;
+        state.next_tag += 1;
+        let (sender, receiver) = oneshot::channel();
+        let waiting = state.waiting.as_mut().ok_or_else(|| gone(io::ErrorKind::BrokenPipe.into()))?;
+        waiting.insert(tag, sender);
+        Ok((tag, receiver))
+    }
+
+    fn forget(&self, tag: u64) {
+        if let Some(waiting) = self.state.lock().expect("nobody panics with the lock").waiting.as_mut() {
+            waiting.remove(&tag);
+        }
+    }
+
+    async fn listen(self: Arc<Self>) {
+        while self.channel.socket().readable().await.is_ok() {
+            match self.channel.socket().try_io(Interest::READABLE, || self.channel.receive()) {
+                Ok(Some(packet)) => {
+                    let Ok(reply) = packet.head::<Reply>() else { break };
+                    let mut state = self.state.lock().expect("nobody panics with the lock");
+                    if let Some(sender) = state.waiting.as_mut().and_then(|waiting| waiting.remove(&tag_of(&reply))) {
+                        // Whoever asked may have stopped waiting.
+                        let _ = sender.send(reply);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        self.state.lock().expect("nobody panics with the lock").waiting = None;
+    }
+}
+
+fn tag_of(reply: &Reply) -> u64 {
+    match reply {
+        Reply::Started(_) => 0,
+        Reply::Done { tag }
+        | Reply::Created { tag, .. }
+        | Reply::Bound { tag, .. }
+        | Reply::Swept { tag, .. }
+        | Reply::Failed { tag, .. } => *tag,
+    }
+}
+
+/// The program runs from sealed memory: there is no file that anybody could replace, and nothing to remove.
+fn spawn(caller: OwnedFd) -> io::Result<Child> {
+    let program = rustix::fs::memfd_create("cubicle-launcher", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut written = 0;
+    while written < BINARY.len() {
+        written += rustix::io::write(&program, &BINARY[written..])?;
+    }
+    rustix::fs::fcntl_add_seals(&program, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    #[expect(clippy::disallowed_methods, reason = "the launcher is the one program that the product starts")]
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command
+        .arg0("cubicle-launcher")
+        .arg("serve")
+        .env_clear()
+        .stdin(Stdio::from(caller))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+fn fault(error: cubicle_launcher::Failed) -> Fault {
+    let fault = Fault::new(error.kind, error.message);
+    match error.hint {
+        Some(hint) => fault.hint(hint),
+        None => fault,
+    }
+}
+
+fn gone(error: io::Error) -> Fault {
+    Fault::new(Kind::Unavailable, "the launcher is gone").hint("start cubicle again").because(error)
+}

@@ -1,0 +1,40 @@
+//! One module per command.
+
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod exec;
+pub(crate) mod first_run;
+pub(crate) mod gc;
+pub(crate) mod ls;
+pub(crate) mod receipt;
+mod result;
+pub(crate) mod rm;
+pub(crate) mod run;
+
+use std::io::{self, Write};
+
+use cubicle_model::Fault;
+use serde::Serialize;
+
+use crate::failure::Ending;
+
+/// Prints a value as the only JSON on stdout.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Fault> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| {
+        Fault::new(cubicle_model::Kind::Internal, "the result has no JSON form").because(error)
+    })?;
+    print(&format!("{text}\n"))
+}
+
+/// Writes to stdout; a reader that left has seen what it wanted.
+pub(crate) fn print(text: &str) -> Result<(), Fault> {
+    let mut stdout = anstream::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Fault::new(cubicle_model::Kind::Internal, "cannot write to stdout").because(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+const DONE: Ending = Ending::Code(0);

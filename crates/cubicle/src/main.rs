@@ -1,0 +1,79 @@
+//! The one binary: reads the command line and the environment, prints, and leaves the rest to the other crates.
+
+mod args;
+mod attend;
+mod bench;
+mod commands;
+mod context;
+mod data_dir;
+mod environment;
+mod failure;
+mod input;
+mod local;
+mod output;
+mod settings;
+mod signals;
+mod terminal;
+mod values;
+
+use clap::Parser;
+use cubicle_model::{Fault, Kind};
+
+use crate::args::{Cli, Verb};
+use crate::context::Context;
+use crate::environment::Environment;
+use crate::failure::{Ending, Failure, OWN_FAILURE};
+
+fn main() {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nothing can be told to a user whose streams are gone.
+            _ = error.print();
+            std::process::exit(if error.use_stderr() { OWN_FAILURE } else { 0 });
+        }
+    };
+    let wants_json = cli.command.wants_json();
+    match carry_out(cli) {
+        Ok(Ending::Code(code)) => std::process::exit(code),
+        Ok(Ending::Signal(number)) => signals::die_by(number),
+        Err(Failure { fault, code }) => {
+            if wants_json {
+                failure::print_json(&fault);
+            } else {
+                failure::print(&fault);
+            }
+            std::process::exit(code)
+        }
+    }
+}
+
+fn carry_out(cli: Cli) -> Result<Ending, Failure> {
+    if let Verb::Completions { shell } = cli.command {
+        return Ok(commands::completions::completions(shell)?);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::new(Kind::Internal, "cannot start").because(error))?;
+    let ending = runtime.block_on(dispatch(cli));
+    // A thread may still wait for input or for a reader; nobody waits for the thread.
+    runtime.shutdown_background();
+    ending
+}
+
+async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
+    let context = Context::new(&cli.places, Environment::read())?;
+    Ok(match &cli.command {
+        Verb::Run(args) => commands::run::run(args, &context).await?,
+        Verb::Exec(args) => commands::exec::exec(args, &context).await?,
+        Verb::Ls(args) => commands::ls::ls(args, &context).await?,
+        Verb::Rm(args) => commands::rm::rm(args, &context).await?,
+        Verb::Receipt(args) => commands::receipt::receipt(args, &context).await?,
+        Verb::Gc(args) => commands::gc::gc(args, &context).await?,
+        Verb::Doctor(args) => commands::doctor::doctor(args, &context).await?,
+        Verb::Bench(args) => bench::bench(args, &context).await?,
+        Verb::FirstRun => commands::first_run::first_run(&context).await?,
+        Verb::Completions { shell } => commands::completions::completions(*shell)?,
+    })
+}

@@ -1,0 +1,292 @@
+//! Settings from flags, environment and `cubicle.toml`, in this order. An unknown key is an error that names the
+//! nearest known one.
+
+mod file;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use cubicle_model::isolation::choose;
+use cubicle_model::limits::ByteSize;
+use cubicle_model::{Fault, Isolation, Kind, LimitRequest, Limits, Trust};
+
+use crate::args::SandboxOptions;
+use crate::environment::Environment;
+use crate::values::{Cores, Span};
+
+/// Every key, as it is spelled in `cubicle.toml`. The variable of `limits.memory` is `CUBICLE_MEMORY`.
+const KEYS: [Key; 11] = [
+    Key { path: "data_dir", variable: "CUBICLE_DATA_DIR" },
+    Key { path: "isolation", variable: "CUBICLE_ISOLATION" },
+    Key { path: "trust", variable: "CUBICLE_TRUST" },
+    Key { path: "limits.memory", variable: "CUBICLE_MEMORY" },
+    Key { path: "limits.cpus", variable: "CUBICLE_CPUS" },
+    Key { path: "limits.pids", variable: "CUBICLE_PIDS" },
+    Key { path: "limits.workspace_size", variable: "CUBICLE_WORKSPACE_SIZE" },
+    Key { path: "limits.tmp_size", variable: "CUBICLE_TMP_SIZE" },
+    Key { path: "limits.open_files", variable: "CUBICLE_OPEN_FILES" },
+    Key { path: "limits.wall_time", variable: "CUBICLE_WALL_TIME" },
+    Key { path: "limits.journal_size", variable: "CUBICLE_JOURNAL_SIZE" },
+];
+
+/// Names the file itself, so it is no key of the file.
+const CONFIG_VARIABLE: &str = "CUBICLE_CONFIG";
+
+struct Key {
+    path: &'static str,
+    variable: &'static str,
+}
+
+/// What one source says; the next one fills what is absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) data_dir: Option<PathBuf>,
+    pub(crate) isolation: Option<Isolation>,
+    pub(crate) trust: Option<Trust>,
+    pub(crate) limits: LimitRequest,
+}
+
+impl Settings {
+    /// Environment over file. Flags are laid over the result with `for_sandbox`.
+    pub(crate) fn load(config: Option<&Path>, environment: &Environment, root: bool) -> Result<Self, Fault> {
+        let variables = from_environment(environment)?;
+        let named = config.map(Path::to_owned).or_else(|| environment.path(CONFIG_VARIABLE));
+        Ok(variables.over(file::read(named.as_deref(), environment, root)?))
+    }
+
+    /// The settings of one sandbox: flags over everything else, checked and complete.
+    pub(crate) fn for_sandbox(&self, flags: &SandboxOptions) -> Result<Sandbox, Fault> {
+        let asked = Self {
+            data_dir: None,
+            isolation: flags.isolation,
+            trust: flags.trust,
+            limits: LimitRequest {
+                memory: flags.memory.map(|size| size.0),
+                millicpus: flags.cpus.map(|cores| cores.millicpus),
+                pids: flags.pids,
+                workspace: flags.workspace_size.map(|size| size.0),
+                tmp: flags.tmp_size.map(|size| size.0),
+                ..LimitRequest::default()
+            },
+        };
+        let mut all = asked.over(self.clone());
+        // A directory of the host has no size to enforce, so a size that the file or the environment sets for every
+        // other sandbox does not make this one impossible. One given as a flag conflicts with --workspace.
+        if flags.workspace.is_some() {
+            all.limits.workspace = None;
+        }
+        let trust = all.trust.unwrap_or_default();
+        let isolation = choose(trust, all.isolation).map_err(|weak| {
+            Fault::new(Kind::Denied, weak.to_string()).hint(format!(
+                "use --isolation {}, or raise --trust if you trust the code more",
+                trust.weakest_isolation()
+            ))
+        })?;
+        let limits =
+            Limits::parse(&all.limits).map_err(|small| Fault::new(Kind::Invalid, small.to_string()))?;
+        Ok(Sandbox { trust, isolation, limits })
+    }
+
+    fn over(self, below: Self) -> Self {
+        let (high, low) = (self.limits, below.limits);
+        Self {
+            data_dir: self.data_dir.or(below.data_dir),
+            isolation: self.isolation.or(below.isolation),
+            trust: self.trust.or(below.trust),
+            limits: LimitRequest {
+                memory: high.memory.or(low.memory),
+                millicpus: high.millicpus.or(low.millicpus),
+                pids: high.pids.or(low.pids),
+                workspace: high.workspace.or(low.workspace),
+                tmp: high.tmp.or(low.tmp),
+                open_files: high.open_files.or(low.open_files),
+                wall_seconds: high.wall_seconds.or(low.wall_seconds),
+                journal: high.journal.or(low.journal),
+            },
+        }
+    }
+
+    /// Sets one key of `KEYS` from its text. `at` names where the text stands, for the error.
+    fn set(&mut self, key: &str, text: &str, at: &str) -> Result<(), Fault> {
+        let limits = &mut self.limits;
+        match key {
+            "data_dir" => self.data_dir = Some(PathBuf::from(text)),
+            "isolation" => self.isolation = Some(parse(text, at)?),
+            "trust" => self.trust = Some(parse(text, at)?),
+            "limits.memory" => limits.memory = Some(parse::<ByteSize>(text, at)?.0),
+            "limits.cpus" => limits.millicpus = Some(parse::<Cores>(text, at)?.millicpus),
+            "limits.pids" => limits.pids = Some(number(text, at)?),
+            "limits.workspace_size" => limits.workspace = Some(parse::<ByteSize>(text, at)?.0),
+            "limits.tmp_size" => limits.tmp = Some(parse::<ByteSize>(text, at)?.0),
+            "limits.open_files" => limits.open_files = Some(number(text, at)?),
+            "limits.wall_time" => limits.wall_seconds = Some(parse::<Span>(text, at)?.0.as_secs().max(1)),
+            "limits.journal_size" => limits.journal = Some(parse::<ByteSize>(text, at)?.0),
+            _ => return Err(unknown(key, "the settings", KEYS.iter().map(|key| key.path))),
+        }
+        Ok(())
+    }
+}
+
+/// The settings of one sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sandbox {
+    pub(crate) trust: Trust,
+    pub(crate) isolation: Isolation,
+    pub(crate) limits: Limits,
+}
+
+fn from_environment(environment: &Environment) -> Result<Settings, Fault> {
+    let mut settings = Settings::default();
+    for Key { path, variable } in &KEYS {
+        if let Some(text) = environment.text(variable).filter(|text| !text.is_empty()) {
+            settings.set(path, &text, &format!("{variable} in the environment"))?;
+        }
+    }
+    let known = || KEYS.iter().map(|key| key.variable).chain([CONFIG_VARIABLE]);
+    for name in environment.names().filter(|name| name.starts_with("CUBICLE_")) {
+        // Other programs may have variables of this prefix, so only what looks like a slip of the pen is refused.
+        if !known().any(|key| key == name) && nearest(name, known()).is_some() {
+            return Err(unknown(name, "the environment", known()));
+        }
+    }
+    Ok(settings)
+}
+
+fn parse<T: FromStr<Err: std::fmt::Display>>(text: &str, at: &str) -> Result<T, Fault> {
+    text.parse().map_err(|error: T::Err| Fault::new(Kind::Invalid, format!("{at}: {error}")))
+}
+
+fn number(text: &str, at: &str) -> Result<u64, Fault> {
+    text.parse().map_err(|_| Fault::new(Kind::Invalid, format!("{at}: '{text}' is not a whole number")))
+}
+
+fn unknown<'a>(key: &str, source: &str, known: impl Iterator<Item = &'a str> + Clone) -> Fault {
+    let fault = Fault::new(Kind::Invalid, format!("unknown key '{key}' in {source}"));
+    match nearest(key, known.clone()) {
+        Some(near) => fault.hint(format!("did you mean '{near}'?")),
+        None => fault.hint(format!("known keys: {}", known.collect::<Vec<_>>().join(", "))),
+    }
+}
+
+/// The known key that was probably meant, if one is near enough.
+fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let bare = |key: &str| key.rsplit('.').next().unwrap_or_default().to_lowercase();
+    let prefix = "cubicle_";
+    known
+        .map(|key| {
+            let (a, b) = (bare(given), bare(key));
+            // The prefix is the same in all variables and would make all of them near.
+            let (a, b) = (a.strip_prefix(prefix).unwrap_or(&a), b.strip_prefix(prefix).unwrap_or(&b));
+            (strsim::jaro_winkler(a, b), key)
+        })
+        .filter(|(likeness, _)| *likeness > 0.85)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, key)| key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_flags() -> SandboxOptions {
+        SandboxOptions {
+            workspace: None,
+            memory: None,
+            cpus: None,
+            pids: None,
+            workspace_size: None,
+            tmp_size: None,
+            isolation: None,
+            trust: None,
+        }
+    }
+
+    fn load(toml: &str, environment: &Environment) -> Result<Settings, Fault> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cubicle.toml");
+        std::fs::write(&path, toml).unwrap();
+        Settings::load(Some(&path), environment, false)
+    }
+
+    #[test]
+    fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
+        let toml = "[limits]\nmemory = '64M'\npids = 100\ntmp_size = '1M'";
+        let environment = Environment::from([("CUBICLE_MEMORY", "128M"), ("CUBICLE_PIDS", "200")]);
+        let settings = load(toml, &environment).unwrap();
+        let flags = SandboxOptions { memory: Some(ByteSize(256 << 20)), ..no_flags() };
+        let limits = settings.for_sandbox(&flags).unwrap().limits;
+        assert_eq!((limits.memory.value, limits.pids.value, limits.tmp.value), (256 << 20, 200, 1 << 20));
+        assert!(limits.memory.asked && limits.pids.asked && limits.tmp.asked && !limits.journal.asked);
+    }
+
+    #[test]
+    fn every_key_is_read_from_the_file_and_from_its_variable() {
+        let value = |path: &str| match path {
+            "data_dir" => "/srv/cubicle",
+            "isolation" => "namespaces",
+            "trust" => "high",
+            "limits.cpus" => "1.5",
+            "limits.wall_time" => "2h",
+            _ => "1048576",
+        };
+        for Key { path, variable } in &KEYS {
+            let toml = format!("{path} = '{}'", value(path));
+            let from_file = load(&toml, &Environment::default()).unwrap();
+            assert_ne!(from_file, Settings::default(), "{path}");
+            let from_variable = load("", &Environment::from([(*variable, value(path))])).unwrap();
+            assert_eq!(from_file, from_variable, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_gets_a_suggestion() {
+        let table = [
+            ("isolatoin = 'gvisor'", "isolation"),
+            ("[limits]\nmemroy = '1G'", "limits.memory"),
+            ("memory = '1G'", "limits.memory"),
+            ("[limit]\nmemory = '1G'", "limits.memory"),
+            ("[limits]\ndata_dir = '/x'", "data_dir"),
+        ];
+        for (toml, suggestion) in table {
+            let fault = load(toml, &Environment::default()).unwrap_err();
+            assert!(fault.message().starts_with("unknown key"), "{fault}");
+            assert_eq!(fault.way_out(), Some(format!("did you mean '{suggestion}'?").as_str()), "{toml}");
+        }
+        let fault = load("colour = 'red'", &Environment::default()).unwrap_err();
+        assert!(fault.way_out().unwrap().starts_with("known keys: data_dir, "));
+    }
+
+    #[test]
+    fn a_misspelled_variable_gets_a_suggestion_and_a_foreign_one_is_left_alone() {
+        let fault = load("", &Environment::from([("CUBICLE_MEMROY", "1G")])).unwrap_err();
+        assert_eq!(fault.way_out(), Some("did you mean 'CUBICLE_MEMORY'?"));
+        load("", &Environment::from([("CUBICLE_TEST_KEEP", "1")])).unwrap();
+    }
+
+    #[test]
+    fn a_bad_value_names_where_it_stands() {
+        let fault = load("", &Environment::from([("CUBICLE_CPUS", "many")])).unwrap_err();
+        assert!(
+            fault.message().starts_with("CUBICLE_CPUS in the environment: 'many' is not a number of cores"),
+            "{fault}"
+        );
+        let fault = load("[limits]\nmemory = 'lots'", &Environment::default()).unwrap_err();
+        assert!(fault.message().contains("limits.memory"), "{fault}");
+    }
+
+    #[test]
+    fn isolation_weaker_than_the_trust_allows_is_refused() {
+        let flags = SandboxOptions { isolation: Some(Isolation::Landlock), ..no_flags() };
+        let fault = Settings::default().for_sandbox(&flags).unwrap_err();
+        assert_eq!(fault.kind(), Kind::Denied);
+        let flags = SandboxOptions { trust: Some(Trust::Low), ..no_flags() };
+        assert_eq!(Settings::default().for_sandbox(&flags).unwrap().isolation, Isolation::Gvisor);
+    }
+
+    #[test]
+    fn a_workspace_size_for_all_sandboxes_does_not_apply_to_a_host_directory() {
+        let settings = load("[limits]\nworkspace_size = '1M'", &Environment::default()).unwrap();
+        let flags = SandboxOptions { workspace: Some("/srv".into()), ..no_flags() };
+        assert!(!settings.for_sandbox(&flags).unwrap().limits.workspace.asked);
+    }
+}

@@ -1,0 +1,148 @@
+//! What the command line says: help, mistakes and failures, as the user reads them.
+
+use std::process::{Command, Output, Stdio};
+
+/// Runs the built binary with nothing of the caller's environment, and without a terminal.
+fn cubicle(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    #[expect(clippy::disallowed_methods, reason = "a black-box test starts the program that it tests")]
+    Command::new(env!("CARGO_BIN_EXE_cubicle"))
+        .args(arguments)
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .expect("the built program starts")
+}
+
+fn stdout(arguments: &[&str]) -> String {
+    let output = cubicle(arguments, &[]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// What a failure prints, with its exit code. Names of temporary directories become `TMP`.
+fn failure(arguments: &[&str], environment: &[(&str, &str)], temporary: &str) -> String {
+    let output = cubicle(arguments, environment);
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let text = String::from_utf8(output.stderr).expect("text");
+    let text = if temporary.is_empty() { text } else { text.replace(temporary, "TMP") };
+    format!("{text}exit code {:?}", output.status.code())
+}
+
+#[test]
+fn help_is_complete_and_has_examples() {
+    insta::assert_snapshot!("help", stdout(&["--help"]));
+    for command in ["run", "exec", "ls", "rm", "receipt", "gc", "doctor", "bench", "completions", "first-run"]
+    {
+        insta::assert_snapshot!(format!("help_{command}"), stdout(&[command, "--help"]));
+    }
+}
+
+#[test]
+fn mistakes_on_the_command_line_get_a_suggestion() {
+    let table: [(&str, &[&str]); 15] = [
+        ("unknown_flag", &["run", "--memroy", "1G", "--", "true"]),
+        ("unknown_command", &["rum", "--", "true"]),
+        ("no_command", &["run"]),
+        ("empty_command", &["run", "--", ""]),
+        ("bad_time", &["run", "--timeout", "soon", "--", "true"]),
+        ("zero_time", &["run", "--timeout", "0", "--", "true"]),
+        ("bad_size", &["run", "--memory", "lots", "--", "true"]),
+        ("small_memory", &["run", "--memory", "4k", "--", "true"]),
+        ("bad_cores", &["run", "--cpus", "0", "--", "true"]),
+        ("bad_variable", &["run", "--env", "=x", "--", "true"]),
+        ("bad_file", &["run", "--file", "main.py", "--", "true"]),
+        ("bad_isolation", &["run", "--isolation", "vm", "--", "true"]),
+        ("too_weak", &["run", "--isolation", "landlock", "--", "true"]),
+        ("bad_id", &["rm", "sbx-1"]),
+        ("tty_and_json", &["run", "--tty", "--json", "--", "true"]),
+    ];
+    for (name, arguments) in table {
+        insta::assert_snapshot!(format!("mistake_{name}"), failure(arguments, &[], ""));
+    }
+}
+
+#[test]
+fn mistakes_in_settings_say_where_they_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let config = format!("{place}/cubicle.toml");
+    let table = [
+        ("unknown_key", "[limits]\nmemroy = '1G'\n"),
+        ("wrong_type", "data_dir = true\n"),
+        ("bad_value", "[limits]\ncpus = 'all'\n"),
+        ("not_toml", "limits = [\n"),
+    ];
+    for (name, toml) in table {
+        std::fs::write(&config, toml).unwrap();
+        let said = failure(&["ls", "--config", &config], &[], place);
+        insta::assert_snapshot!(format!("settings_{name}"), said);
+    }
+    let said = failure(&["ls", "--config", "/nonexistent/cubicle.toml"], &[], "");
+    insta::assert_snapshot!("settings_no_file", said);
+    insta::assert_snapshot!(
+        "settings_unknown_variable",
+        failure(&["ls"], &[("CUBICLE_ISOLATOIN", "gvisor")], "")
+    );
+    insta::assert_snapshot!("settings_bad_variable", failure(&["ls"], &[("CUBICLE_TRUST", "some")], ""));
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_used_is_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let place = file.path().to_str().unwrap();
+    let said = failure(&["ls", "--data-dir", &format!("{place}/data")], &[], place);
+    insta::assert_snapshot!("data_directory_unusable", said);
+}
+
+#[test]
+fn files_that_cannot_be_put_in_are_named_before_anything_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let table = [
+        ("absent", vec!["run".to_owned(), "--file".into(), format!("{place}/no:/workspace/no")]),
+        ("directory", vec!["run".to_owned(), "--file".into(), format!("{place}:/workspace/dir")]),
+        ("no_workspace", vec!["run".to_owned(), "--workspace".into(), format!("{place}/no")]),
+    ];
+    for (name, mut arguments) in table {
+        arguments.extend(["--".into(), "true".into()]);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        insta::assert_snapshot!(format!("files_{name}"), failure(&arguments, &[], place));
+    }
+}
+
+#[test]
+fn a_failure_is_json_where_json_was_asked_for() {
+    let output =
+        cubicle(&["run", "--json", "--trust", "low", "--isolation", "namespaces", "--", "true"], &[]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["error"]["code"], "denied");
+    assert!(value["error"]["hint"].as_str().is_some_and(|hint| hint.contains("--trust")), "{value}");
+}
+
+#[test]
+fn flags_of_the_command_are_not_taken_for_cubicles() {
+    let output =
+        cubicle(&["run", "--trust", "low", "--isolation", "namespaces", "ls", "--memroy", "-l"], &[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("too weak for low trust"), "{said}");
+}
+
+#[test]
+fn colours_are_only_for_terminals() {
+    for arguments in [&["run", "--memroy", "--", "true"][..], &["rm", "sbx-1"], &["--help"]] {
+        let output = cubicle(arguments, &[]);
+        assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "{output:?}");
+    }
+}
+
+#[test]
+fn every_shell_gets_a_completion_script() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(stdout(&["completions", shell]).contains("first-run"), "{shell}");
+    }
+}

@@ -1,0 +1,215 @@
+//! Streams other than requests and answers: TCP into a sandbox, listeners in it, streams that it opens; and what a
+//! sandbox is asked about itself.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+use super::connection::Connection;
+use super::error::ClientError;
+use super::exec::to_json;
+use super::{Guest, LONGEST_REFUSAL, PATIENCE, Repeat, head, json, request};
+use crate::wire::{BindRequest, DeadlineRequest, Health, ListenRequest, OpenRequest, Opened};
+
+/// The line that a guest-opened stream begins with.
+const LONGEST_OPEN_LINE: usize = 1024;
+/// A sandbox sends one descriptor; more are closed.
+const DESCRIPTORS: usize = 4;
+
+/// A byte stream into a sandbox.
+#[derive(Debug)]
+pub struct Tunnel {
+    stream: UnixStream,
+    /// What came right behind the answer that opened it.
+    early: Vec<u8>,
+    used: usize,
+}
+
+impl Tunnel {
+    fn new(mut connection: Connection) -> Self {
+        let early = connection.incoming.take_rest();
+        Self { stream: connection.stream, early, used: 0 }
+    }
+}
+
+impl AsyncRead for Tunnel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let early = &self.early[self.used..];
+        if early.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, into);
+        }
+        let count = early.len().min(into.remaining());
+        into.put_slice(&early[..count]);
+        self.used += count;
+        if self.used == self.early.len() {
+            self.early = Vec::new();
+            self.used = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Tunnel {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A connection on which the sandbox may open a stream to the host.
+#[derive(Debug)]
+pub struct Parked(Tunnel);
+
+impl Parked {
+    /// Waits until the sandbox opens the stream; says what it asks for, which is the sandbox's word alone.
+    pub async fn opened(self) -> Result<(String, Tunnel), ClientError> {
+        let mut tunnel = self.0;
+        let mut line = Vec::new();
+        loop {
+            let mut byte = [0];
+            // What follows the line is the stream's, so nothing may be read ahead.
+            match tunnel.read(&mut byte).await {
+                Ok(0) => return Err(ClientError::hung_up()),
+                Ok(_) if byte[0] == b'\n' => break,
+                Ok(_) if line.len() == LONGEST_OPEN_LINE => {
+                    return Err(ClientError::Protocol("a line is too long"));
+                }
+                Ok(_) => line.push(byte[0]),
+                Err(error) => return Err(ClientError::Unavailable(error)),
+            }
+        }
+        let opened: Opened = json(&line)?;
+        Ok((opened.open, tunnel))
+    }
+}
+
+impl Guest {
+    pub async fn health(&self) -> Result<Health, ClientError> {
+        self.call_json("GET /health", b"", Repeat::Safe).await
+    }
+
+    /// The isolation receipt as the sandbox keeps it.
+    pub async fn receipt(&self) -> Result<serde_json::Value, ClientError> {
+        self.call_json("GET /receipt", b"", Repeat::Safe).await
+    }
+
+    /// Adds to the environment of every later exec.
+    pub async fn bind_env(&self, env: &BTreeMap<String, String>) -> Result<(), ClientError> {
+        let body = to_json(&BindRequest { env: env.clone() })?;
+        self.call("POST /bind", &body, Repeat::Safe).await.map(drop)
+    }
+
+    /// Lets the sandbox end itself that long after now.
+    pub async fn set_deadline(&self, after: Duration) -> Result<(), ClientError> {
+        let body = to_json(&DeadlineRequest { seconds: after.as_secs() })?;
+        self.call("POST /deadline", &body, Repeat::Safe).await.map(drop)
+    }
+
+    /// TCP to a port on the sandbox's loopback.
+    pub async fn port(&self, port: u16) -> Result<Tunnel, ClientError> {
+        let mut request =
+            head(&format!("GET /ports/{port}"), &[("upgrade", "tcp"), ("connection", "upgrade")], 2);
+        request.extend_from_slice(b"\r\n");
+        self.upgrade(&request).await
+    }
+
+    /// Parks a connection for a stream that the sandbox opens.
+    pub async fn park_accept(&self) -> Result<Parked, ClientError> {
+        self.upgrade(&request("POST /accept", &[], b"")).await.map(Parked)
+    }
+
+    /// Has the sandbox open a stream on a parked connection and join it with a port on its loopback, as a program
+    /// inside would.
+    pub async fn open_parked(&self, name: &str, port: u16) -> Result<(), ClientError> {
+        let body = to_json(&OpenRequest { name: name.into(), port })?;
+        self.call("POST /accept/open", &body, Repeat::Never).await.map(drop)
+    }
+
+    async fn upgrade(&self, request: &[u8]) -> Result<Tunnel, ClientError> {
+        let exchange = async {
+            let mut connection = self.connection().await?;
+            connection.send(request).await?;
+            let head = connection.head(&self.0.identity, false).await?;
+            if head.status == 101 {
+                return Ok(Tunnel::new(connection));
+            }
+            self.judge(head, connection).await?;
+            Err(ClientError::Protocol("the connection was not upgraded"))
+        };
+        tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(ClientError::too_late()))
+    }
+
+    /// Listens on the sandbox's loopback; connections are accepted by the caller. Only over a unix socket.
+    pub async fn listen(&self, port: u16) -> Result<TcpListener, ClientError> {
+        let request = request("POST /listen", &[], &to_json(&ListenRequest { port })?);
+        let exchange = async {
+            let mut connection = self.connection().await?;
+            // A plain read would throw the descriptor away, so nothing else may be on its way.
+            connection.prove(&self.0.identity).await?;
+            connection.send(&request).await?;
+            let received = receive_with_descriptor(&mut connection).await?;
+            let head = connection.head(&self.0.identity, false).await?;
+            self.judge(head, connection).await?.body.collect(LONGEST_REFUSAL).await?;
+            listener(received.ok_or(ClientError::Protocol("the listener is missing"))?)
+        };
+        tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(ClientError::too_late()))
+    }
+}
+
+async fn receive_with_descriptor(connection: &mut Connection) -> Result<Option<OwnedFd>, ClientError> {
+    let Connection { stream, incoming, .. } = connection;
+    let room = incoming.room(1);
+    let receive = || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(room)];
+        let received =
+            recvmsg(&*stream, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)?;
+        let mut descriptors = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        // Iterating takes every descriptor; those that are not kept are closed.
+        let first = descriptors.by_ref().flatten().reduce(|first, _| first);
+        Ok((received.bytes, first))
+    };
+    let (count, descriptor) =
+        stream.async_io(Interest::READABLE, receive).await.map_err(ClientError::Unavailable)?;
+    if count == 0 {
+        return Err(ClientError::hung_up());
+    }
+    incoming.received(count);
+    Ok(descriptor)
+}
+
+/// A descriptor from a sandbox may be anything; it is used only as what it should be.
+fn listener(descriptor: OwnedFd) -> Result<TcpListener, ClientError> {
+    let is_listener = sockopt::socket_domain(&descriptor) == Ok(rustix::net::AddressFamily::INET)
+        && sockopt::socket_type(&descriptor) == Ok(rustix::net::SocketType::STREAM)
+        && sockopt::socket_protocol(&descriptor) == Ok(Some(rustix::net::ipproto::TCP))
+        && sockopt::socket_acceptconn(&descriptor) == Ok(true);
+    match is_listener {
+        true => Ok(TcpListener::from(descriptor)),
+        false => Err(ClientError::Protocol("the descriptor is not a listener")),
+    }
+}

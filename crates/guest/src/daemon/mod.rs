@@ -1,0 +1,150 @@
+//! The daemon that is pid 1 of every sandbox: it runs execs, keeps the journal and answers the host.
+//!
+//! One thread waits for everything at once, so that an idle sandbox costs almost nothing. Only file operations, which
+//! may block, get a thread of their own while they last.
+
+mod connection;
+mod ending;
+mod exec;
+pub mod files;
+pub mod http;
+mod input;
+mod launch;
+mod oom;
+mod output;
+mod render;
+mod routes;
+mod server;
+mod signals;
+mod slots;
+pub mod spec;
+mod stream;
+mod timers;
+mod tree;
+mod tunnel;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use cubicle_model::SandboxId;
+use cubicle_sys::spawn::{Ids, Permit};
+use cubicle_sys::{lock, signal};
+use rustix::process::DumpableBehavior;
+use serde_json::Value;
+
+use crate::hello::Key;
+use crate::journal::OpenError;
+
+pub use server::EXIT_DEADLINE;
+
+/// Exit code of a daemon that could not begin.
+pub const EXIT_CANNOT_START: i32 = 70;
+pub const DEFAULT_MAX_EXECS: usize = 256;
+
+/// Everything the daemon is given. It opens nothing of the host itself.
+pub struct Config {
+    pub sandbox: SandboxId,
+    pub key: Key,
+    /// A Unix stream socket on which the host connects.
+    pub listener: Option<OwnedFd>,
+    /// Streams on which the host is connected already.
+    pub connections: Vec<OwnedFd>,
+    /// An empty file or a journal, open for reading and writing. It must be the only descriptor of that file.
+    pub journal: OwnedFd,
+    /// In bytes.
+    pub journal_limit: u64,
+    /// Becomes the first record.
+    pub place: Value,
+    /// Becomes the second record.
+    pub receipt: Option<Value>,
+    /// When it hangs up the sandbox ends at once.
+    pub lifeline: Option<OwnedFd>,
+    pub deadline_seconds: u64,
+    pub workload: Workload,
+    /// The complete environment of every exec, before its own additions.
+    pub env: BTreeMap<String, String>,
+    /// A file of the sandbox's cgroup with a line `oom_kill N`.
+    pub oom_events: Option<OwnedFd>,
+    /// How many execs may run at once.
+    pub max_execs: usize,
+    /// Called once, when the daemon is about to answer.
+    pub ready: Option<Box<dyn FnOnce()>>,
+    /// Run by the command `@builtin`.
+    pub builtin_exe: Option<OwnedFd>,
+    /// For tagging execs under a filter that keeps programs from changing their tags.
+    pub permit: Permit,
+}
+
+/// Whether the workload is another user than the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    TwoUids { uid: u32, gid: u32 },
+    OneUid,
+}
+
+impl Workload {
+    fn ids(self) -> Option<Ids> {
+        match self {
+            Self::TwoUids { uid, gid } => Some(Ids { uid, gid }),
+            Self::OneUid => None,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("sandbox", &self.sandbox)
+            .field("workload", &self.workload)
+            .field("deadline_seconds", &self.deadline_seconds)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("another process keeps this journal already")]
+    JournalInUse,
+    #[error(transparent)]
+    Journal(#[from] OpenError),
+    #[error("cannot {doing}")]
+    System { doing: &'static str, source: io::Error },
+}
+
+/// Becomes the daemon. The process must be single-threaded.
+pub fn run(config: Config) -> ! {
+    let error = match start(config) {
+        Ok(mut server) => server.run(),
+        Err(error) => error,
+    };
+    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    eprintln!("sandboxd: {error}{cause}");
+    std::process::exit(EXIT_CANNOT_START)
+}
+
+fn start(mut config: Config) -> Result<server::Server, StartError> {
+    let doing = |doing| move |source: io::Error| StartError::System { doing, source };
+    signal::block_all().map_err(doing("block signals"))?;
+    // The workload may have the daemon's user id: it must neither trace it nor look into it.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| doing("hide the daemon from its workload")(error.into()))?;
+    if std::process::id() != 1 {
+        // What is orphaned below must come back here to be reaped, as it does to pid 1.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(|error| doing("become the reaper of orphans")(error.into()))?;
+    }
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    match lock::set_exclusive(config.journal.as_fd()) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(StartError::JournalInUse),
+        result => result.map_err(doing("lock the journal"))?,
+    }
+    let ready = config.ready.take();
+    let server = server::Server::new(config)?;
+    if let Some(ready) = ready {
+        ready();
+    }
+    Ok(server)
+}

@@ -1,0 +1,183 @@
+//! What goes over a connection after the hello, and into the journal: shared by both ends.
+
+use cubicle_model::{Command, ExecId, Exit, SandboxId};
+use serde::{Deserialize, Serialize};
+
+/// Raw journal records, as they are in the file.
+pub const JOURNAL: &str = "application/x-cubicle-journal";
+pub const EVENT_STREAM: &str = "text/event-stream";
+pub const NDJSON: &str = "application/x-ndjson";
+pub const JSON: &str = "application/json";
+
+/// The body of every error response.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    pub error: ErrorDetail,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorDetail {
+    pub code: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// Payload of a `start` record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    pub exec_id: ExecId,
+    pub command: Command,
+    /// Set when the command was too long to be kept whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub command_shortened: bool,
+    pub cwd: String,
+    pub tty: bool,
+    /// As seen inside the sandbox.
+    pub pid: i32,
+}
+
+/// Payload of an `exit` record: what the kernel said about the first process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exited {
+    pub exit: Exit,
+    pub timed_out: bool,
+    pub user_us: u64,
+    pub sys_us: u64,
+    pub max_rss_kb: u64,
+}
+
+/// Payload of `eof` (all bytes the process wrote) and `lost` (bytes that could not be kept) records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StreamBytes {
+    pub stdout: u64,
+    pub stderr: u64,
+}
+
+/// Payload of a `truncated` record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Truncated {
+    /// `stdout` or `stderr`.
+    pub stream: String,
+    /// The journal's limit in bytes.
+    pub limit: u64,
+}
+
+/// The answer to `POST /exec?background=true`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    pub exec_id: ExecId,
+    /// The exec's number within its sandbox, as in its records.
+    pub exec: u32,
+    /// The seq of its `start` record.
+    pub seq: u64,
+}
+
+/// One exec, in `GET /exec` and `GET /exec/{id}?wait=…`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecStatus {
+    pub exec_id: ExecId,
+    pub exec: u32,
+    pub state: ExecState,
+    /// The seq of its `start` record.
+    pub seq: u64,
+    /// Absent while the first process runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<Exit>,
+    /// Bytes written so far, also those that were not kept.
+    pub output: StreamBytes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecState {
+    /// The first process runs.
+    Running,
+    /// The first process ended, something else still holds its output open.
+    Exited,
+    /// The first process ended and its output is closed.
+    Ended,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecList {
+    pub execs: Vec<ExecStatus>,
+}
+
+/// The answer to `GET /health`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    pub status: String,
+    pub sandbox: SandboxId,
+    pub execs_running: usize,
+    /// Until the sandbox ends itself.
+    pub deadline_seconds: u64,
+    pub connections: usize,
+    pub journal: JournalState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalState {
+    /// The seq that the next record will have.
+    pub next_seq: u64,
+    pub bytes: u64,
+    pub limit: u64,
+}
+
+/// The body of `POST /exec/{id}/signal`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SignalRequest {
+    pub signal: SignalName,
+}
+
+/// A signal by its number or its name, with or without `SIG`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SignalName {
+    Number(i32),
+    Name(String),
+}
+
+/// The body of `POST /deadline`: the sandbox ends that long after now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeadlineRequest {
+    pub seconds: u64,
+}
+
+/// The body of `POST /bind`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BindRequest {
+    #[serde(default)]
+    pub env: std::collections::BTreeMap<String, String>,
+}
+
+/// The body of `POST /listen`, and of its answer; port 0 asks for any free one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenRequest {
+    pub port: u16,
+}
+
+/// The body of `POST /accept/open`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenRequest {
+    pub name: String,
+    /// The port on the sandbox's loopback that the opened stream is joined with.
+    pub port: u16,
+}
+
+/// The one line that a guest-opened stream starts with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    pub open: String,
+}
+
+/// The answer to `POST /exec/{id}/stdin`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    pub written: u64,
+}

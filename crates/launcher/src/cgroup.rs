@@ -1,0 +1,410 @@
+//! The cgroups of an instance: where they are, what is written to them, and how they go.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use cubicle_model::InstanceId;
+use cubicle_model::receipt::Cgroups;
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, unlinkat};
+
+use crate::error::{Failed, Step};
+use crate::plan::CgroupLimits;
+
+/// Length of a CPU accounting period; a limit of two cores is 200 ms in each.
+const PERIOD_US: u64 = 100_000;
+
+/// Where this instance may make cgroups.
+#[derive(Debug)]
+pub enum Hierarchy {
+    /// One directory per controller.
+    V1 { memory: OwnedFd, pids: OwnedFd, cpu: OwnedFd },
+    V2 { directory: OwnedFd },
+    None { because: String },
+}
+
+/// The cgroups of one sandbox, by the number of its slot.
+#[derive(Debug)]
+pub enum Cgroup {
+    V1 { memory: OwnedFd, pids: OwnedFd, cpu: OwnedFd },
+    V2 { directory: OwnedFd },
+    None,
+}
+
+impl Hierarchy {
+    /// Finds the hierarchy and makes the instance's own directories in it.
+    pub fn open(instance: InstanceId, privileged: bool) -> Self {
+        let (mounts, own) =
+            match (fs::read_to_string("/proc/self/mountinfo"), fs::read_to_string("/proc/self/cgroup")) {
+                (Ok(mounts), Ok(own)) => (mounts, own),
+                _ => return Self::None { because: "/proc cannot be read".into() },
+            };
+        let found = locate(&mounts, &own);
+        match found.open(instance, privileged) {
+            Ok(hierarchy) => hierarchy,
+            Err(because) => Self::None { because },
+        }
+    }
+
+    pub fn kind(&self) -> Cgroups {
+        match self {
+            Self::V1 { .. } => Cgroups::V1,
+            Self::V2 { .. } => Cgroups::V2,
+            Self::None { .. } => Cgroups::None,
+        }
+    }
+
+    pub fn missing_because(&self) -> Option<&str> {
+        match self {
+            Self::None { because } => Some(because),
+            _ => None,
+        }
+    }
+
+    /// Makes the cgroups of a slot. They may be there already, empty, after a crash.
+    pub fn make(&self, slot: u32) -> Result<Cgroup, Failed> {
+        let name = slot.to_string();
+        let enter = |parent: &OwnedFd| -> io::Result<OwnedFd> {
+            match mkdirat(parent, &name, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            Ok(openat(parent, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+        };
+        let enter = |parent| enter(parent).step(|| format!("make cgroup {name}"));
+        Ok(match self {
+            Self::V1 { memory, pids, cpu } => {
+                Cgroup::V1 { memory: enter(memory)?, pids: enter(pids)?, cpu: enter(cpu)? }
+            }
+            Self::V2 { directory } => Cgroup::V2 { directory: enter(directory)? },
+            Self::None { .. } => Cgroup::None,
+        })
+    }
+
+    /// Removes the cgroups of a slot. `Ok(false)` means that processes are still in them.
+    pub fn remove(&self, slot: u32) -> io::Result<bool> {
+        let name = slot.to_string();
+        for parent in self.directories() {
+            match unlinkat(parent, &name, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                Err(rustix::io::Errno::BUSY) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Every process in the cgroups of a slot, for ending what a crash left behind.
+    pub fn processes(&self, slot: u32) -> Vec<i32> {
+        let mut all: Vec<i32> = self
+            .directories()
+            .filter_map(|parent| read_at(parent.as_fd(), &format!("{slot}/cgroup.procs")).ok())
+            .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
+            .filter(|pid| *pid > 0)
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The slots that have a cgroup.
+    pub fn slots(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self
+            .directories()
+            .filter_map(|parent| rustix::fs::Dir::read_from(parent).ok())
+            .flat_map(|directory| {
+                directory
+                    .filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok())
+                    .collect::<Vec<u32>>()
+            })
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn directories(&self) -> impl Iterator<Item = &OwnedFd> {
+        let (first, second, third) = match self {
+            Self::V1 { memory, pids, cpu } => (Some(memory), Some(pids), Some(cpu)),
+            Self::V2 { directory } => (Some(directory), None, None),
+            Self::None { .. } => (None, None, None),
+        };
+        [first, second, third].into_iter().flatten()
+    }
+}
+
+impl Cgroup {
+    /// Moves the calling process in, where it was not made inside.
+    pub fn enter(&self) -> Result<(), Failed> {
+        if let Self::V1 { memory, pids, cpu } = self {
+            for directory in [memory, pids, cpu] {
+                write_at(directory.as_fd(), "cgroup.procs", "0").step(|| "enter the cgroup".into())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory that a process can be made in.
+    pub fn birthplace(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::V2 { directory } => Some(directory.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// A file that counts how often the kernel killed for memory.
+    pub fn oom_events(&self) -> Option<OwnedFd> {
+        let (directory, name) = match self {
+            Self::V1 { memory, .. } => (memory, "memory.oom_control"),
+            Self::V2 { directory } => (directory, "memory.events"),
+            Self::None => return None,
+        };
+        openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+
+    /// Puts limits in force and reads each back: name, file, value.
+    pub fn limit(&self, limits: &CgroupLimits) -> Result<Vec<(&'static str, &'static str, u64)>, Failed> {
+        let mut in_force = Vec::new();
+        let mut put = |name, directory: &OwnedFd, file: &'static str, text: String, unit: u64| {
+            write_at(directory.as_fd(), file, &text).step(|| format!("set {file} to {text}"))?;
+            let back = read_at(directory.as_fd(), file).step(|| format!("read {file} back"))?;
+            let first = back.split_whitespace().next().unwrap_or_default();
+            let value: u64 = first.parse().map_err(|_| {
+                Failed::new(cubicle_model::Kind::Internal, format!("{file} reads back as '{}'", back.trim()))
+            })?;
+            in_force.push((name, file, value / unit));
+            Ok::<(), Failed>(())
+        };
+        // In microseconds of each period; a thousandth of a core is a hundred of them.
+        let quota = |millicpus: u64| millicpus.saturating_mul(PERIOD_US) / 1000;
+        match self {
+            Self::V1 { memory, pids, cpu } => {
+                if let Some(bytes) = limits.memory {
+                    // Swap would let a workload have more than its limit. The order matters: swap included may never be
+                    // below the limit without it, so a raised limit raises the sum first.
+                    let with_swap = || write_at(memory.as_fd(), "memory.memsw.limit_in_bytes", &bytes.to_string());
+                    let _ = with_swap();
+                    put("memory", memory, "memory.limit_in_bytes", bytes.to_string(), 1)?;
+                    let _ = with_swap();
+                }
+                if let Some(count) = limits.pids {
+                    put("pids", pids, "pids.max", count.to_string(), 1)?;
+                }
+                if let Some(millicpus) = limits.millicpus {
+                    put("cpus", cpu, "cpu.cfs_quota_us", quota(millicpus).to_string(), PERIOD_US / 1000)?;
+                }
+            }
+            Self::V2 { directory } => {
+                if let Some(bytes) = limits.memory {
+                    let _ = write_at(directory.as_fd(), "memory.swap.max", "0");
+                    put("memory", directory, "memory.max", bytes.to_string(), 1)?;
+                }
+                if let Some(count) = limits.pids {
+                    put("pids", directory, "pids.max", count.to_string(), 1)?;
+                }
+                if let Some(millicpus) = limits.millicpus {
+                    put("cpus", directory, "cpu.max", format!("{} {PERIOD_US}", quota(millicpus)), PERIOD_US / 1000)?;
+                }
+            }
+            Self::None => {}
+        }
+        Ok(in_force)
+    }
+}
+
+/// Where the controllers are mounted and which cgroup this process is in.
+#[derive(Debug, PartialEq, Eq)]
+enum Located {
+    V1 { memory: Position, pids: Position, cpu: Position },
+    V2(Position),
+    Nowhere { because: String },
+}
+
+/// The top of a hierarchy as this process sees it, and the cgroup that it is in.
+#[derive(Debug, PartialEq, Eq)]
+struct Position {
+    top: PathBuf,
+    own: PathBuf,
+}
+
+impl Position {
+    /// Root makes its cgroups at the top: they outlive whatever started the launcher, and a later launcher finds them
+    /// from wherever it is started. A user owns at most the subtree it is in.
+    fn base(self, privileged: bool) -> PathBuf {
+        if privileged { self.top } else { self.own }
+    }
+}
+
+/// Reads `/proc/self/mountinfo` and `/proc/self/cgroup`.
+fn locate(mounts: &str, own: &str) -> Located {
+    let own_path = |controller: &str| -> Option<&str> {
+        own.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':');
+            let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+            controllers.split(',').any(|name| name == controller).then_some(path)
+        })
+    };
+    // Mount point, root within the hierarchy, type and super options of each cgroup mount.
+    let hierarchies: Vec<(&str, &str, &str, &str)> = mounts
+        .lines()
+        .filter_map(|line| {
+            let (before, after) = line.split_once(" - ")?;
+            let mut before = before.split(' ').skip(3);
+            let (root, point) = (before.next()?, before.next()?);
+            let mut after = after.split(' ');
+            let kind = after.next()?;
+            let options = after.nth(1).unwrap_or_default();
+            matches!(kind, "cgroup" | "cgroup2").then_some((point, root, kind, options))
+        })
+        .collect();
+    let inside = |point: &str, root: &str, path: &str| {
+        let below = path.strip_prefix(root.trim_end_matches('/')).unwrap_or(path);
+        Path::new(point).join(below.trim_start_matches('/'))
+    };
+    let v1 = |controller: &str| -> Option<Position> {
+        let (point, root, ..) = hierarchies
+            .iter()
+            .find(|(_, _, kind, options)| *kind == "cgroup" && options.split(',').any(|name| name == controller))?;
+        Some(Position { top: point.into(), own: inside(point, root, own_path(controller)?) })
+    };
+    if let (Some(memory), Some(pids), Some(cpu)) = (v1("memory"), v1("pids"), v1("cpu")) {
+        return Located::V1 { memory, pids, cpu };
+    }
+    if let Some((point, root, ..)) = hierarchies.iter().find(|(_, _, kind, _)| *kind == "cgroup2") {
+        let own = inside(point, root, own_path("").unwrap_or("/"));
+        return Located::V2(Position { top: PathBuf::from(point), own });
+    }
+    Located::Nowhere { because: "no cgroup hierarchy is mounted".into() }
+}
+
+impl Located {
+    fn open(self, instance: InstanceId, privileged: bool) -> Result<Hierarchy, String> {
+        let name = directory_name(instance);
+        match self {
+            Self::V1 { memory, pids, cpu } => {
+                let enter = |position: Position| make_directory(&position.base(privileged).join(&name));
+                Ok(Hierarchy::V1 { memory: enter(memory)?, pids: enter(pids)?, cpu: enter(cpu)? })
+            }
+            Self::V2(position) => {
+                let base = position.base(privileged);
+                // At the top processes may stay beside other cgroups, in a delegated subtree they may not.
+                if !privileged {
+                    step_aside(&base)?;
+                }
+                enable_controllers(&base)?;
+                let path = base.join(&name);
+                let directory = make_directory(&path)?;
+                enable_controllers(&path)?;
+                Ok(Hierarchy::V2 { directory })
+            }
+            Self::Nowhere { because } => Err(because),
+        }
+    }
+}
+
+/// The instance's own directory in each hierarchy.
+pub fn directory_name(instance: InstanceId) -> String {
+    format!("cubicle-{instance}")
+}
+
+fn make_directory(path: &Path) -> Result<OwnedFd, String> {
+    match rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(format!("cgroup {} cannot be made: {error}", path.display())),
+    }
+    open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| format!("cgroup {} cannot be opened: {error}", path.display()))
+}
+
+fn enable_controllers(path: &Path) -> Result<(), String> {
+    let offered = fs::read_to_string(path.join("cgroup.controllers"))
+        .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    for controller in ["memory", "pids", "cpu"] {
+        if !offered.split_whitespace().any(|name| name == controller) {
+            return Err(format!("cgroup {} does not offer the {controller} controller", path.display()));
+        }
+    }
+    fs::write(path.join("cgroup.subtree_control"), "+memory +pids +cpu")
+        .map_err(|error| format!("controllers of {} cannot be switched on: {error}", path.display()))
+}
+
+/// Moves every process of a delegated cgroup into a leaf of it, because a cgroup with controllers for its children may
+/// not hold processes itself.
+fn step_aside(path: &Path) -> Result<(), String> {
+    let leaf = path.join("cubicle-caller");
+    drop(make_directory(&leaf)?);
+    let processes = fs::read_to_string(path.join("cgroup.procs"))
+        .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    for process in processes.lines() {
+        fs::write(leaf.join("cgroup.procs"), process)
+            .map_err(|error| format!("cgroup {} is not delegated to this user: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn write_at(directory: BorrowedFd<'_>, name: &str, text: &str) -> io::Result<()> {
+    let file = openat(directory, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, text.as_bytes())?;
+    Ok(())
+}
+
+fn read_at(directory: BorrowedFd<'_>, name: &str) -> io::Result<String> {
+    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    io::read_to_string(fs::File::from(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+30 22 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+34 30 0:30 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+38 30 0:34 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
+40 30 0:36 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw";
+
+    fn at(top: &str, own: &str) -> Position {
+        Position { top: top.into(), own: own.into() }
+    }
+
+    #[test]
+    fn controllers_of_version_1_are_found_beside_an_empty_version_2() {
+        let own = "8:pids:/\n4:memory:/jobs/7\n1:cpu,cpuacct:/\n0::/";
+        assert_eq!(
+            locate(HYBRID, own),
+            Located::V1 {
+                memory: at("/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/jobs/7"),
+                pids: at("/sys/fs/cgroup/pids", "/sys/fs/cgroup/pids/"),
+                cpu: at("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu/"),
+            }
+        );
+    }
+
+    #[test]
+    fn version_2_is_found_with_the_own_cgroup() {
+        let mounts = "25 20 0:23 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
+        let own = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope";
+        assert_eq!(
+            locate(mounts, own),
+            Located::V2(at(
+                "/sys/fs/cgroup",
+                "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope"
+            ))
+        );
+    }
+
+    #[test]
+    fn a_mount_of_a_subtree_is_taken_into_account() {
+        let mounts = "25 20 0:23 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw";
+        let Located::V2(position) = locate(mounts, "0::/docker/abc/inner") else { panic!("not version 2") };
+        assert_eq!(position.own, Path::new("/sys/fs/cgroup/inner"));
+    }
+
+    #[test]
+    fn a_host_without_cgroups_says_so() {
+        let Located::Nowhere { because } = locate("", "") else { panic!("found something") };
+        assert_eq!(because, "no cgroup hierarchy is mounted");
+    }
+}

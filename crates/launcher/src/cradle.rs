@@ -1,0 +1,333 @@
+//! From a fresh fork in new namespaces to a confined guest: pid 1 furnishes its own sandbox, gives up every right that
+//! it needed for that, looks at what it has become, and only then serves.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use cubicle_guest::daemon::{self, Workload};
+use cubicle_guest::hello::Key;
+use cubicle_model::receipt::{self, Enforcement, Host, LimitInForce, Observed, Receipt, judge};
+use cubicle_model::{Kind, Lifetime};
+use cubicle_sys::children::{EndedChildren, exit_now, set_ended_children};
+use cubicle_sys::spawn::Permit;
+use cubicle_sys::mount::{Attributes, Depth, set_attributes};
+use rustix::fs::{AtFlags, CWD, Mode, chownat, mkdirat, statvfs};
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, move_mount, open_tree, unmount,
+};
+use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, set_dumpable_behavior, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, LinkNameSpaceType, move_into_link_name_space, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs, set_thread_res_gid, set_thread_res_uid,
+};
+
+use crate::error::{Failed, Step};
+use crate::plan::{Enforcer, Owner, PrivateMount, SandboxPlan, Shown, WORKLOAD_ID, WorkspaceMount};
+use crate::readback;
+use crate::wire::{Channel, FromCradle};
+
+/// What stays the same for every sandbox of a launcher.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    pub(crate) namespaces: BTreeMap<String, u64>,
+    pub(crate) host: Host,
+    pub(crate) filter: Vec<cubicle_sys::seccomp::Instruction>,
+    /// What the filter lets pid 1 tag execs with.
+    pub(crate) permit: Permit,
+}
+
+/// Everything pid 1 brings along.
+pub(crate) struct Cradle<'a> {
+    pub(crate) plan: SandboxPlan,
+    pub(crate) key: Key,
+    /// The workload's user as the launcher sees it.
+    pub(crate) workload_outside: u32,
+    pub(crate) user_namespace: OwnedFd,
+    pub(crate) workspace: Option<OwnedFd>,
+    pub(crate) journal: OwnedFd,
+    pub(crate) control: OwnedFd,
+    pub(crate) lifeline: Option<OwnedFd>,
+    pub(crate) oom_events: Option<OwnedFd>,
+    pub(crate) cgroup_limits: Vec<(&'static str, &'static str, u64)>,
+    pub(crate) outside: &'a Outside,
+}
+
+/// Where a sandbox's scratch tmpfs is while its directories are being shown elsewhere.
+const SCRATCH: &str = "/.cubicle/scratch";
+/// An empty file and an empty directory of the root, for covering what must not be seen.
+const EMPTY_FILE: &str = "/.cubicle/empty/file";
+const EMPTY_DIRECTORY: &str = "/.cubicle/empty/directory";
+
+const PRIVATE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+impl Cradle<'_> {
+    /// Returns only when something failed.
+    pub(crate) fn grow_up(mut self, launcher: &Channel) -> Failed {
+        match self.prepare() {
+            Ok(receipt) => self.serve(launcher, receipt),
+            Err(failure) => failure,
+        }
+    }
+
+    fn prepare(&mut self) -> Result<Receipt, Failed> {
+        set_ended_children(EndedChildren::Wait).step(|| "wait for children".into())?;
+        rustix::process::setsid().step(|| "start a session".into())?;
+        for private in std::mem::take(&mut self.plan.mounts) {
+            self.mount(&private)?;
+        }
+        cubicle_sys::loopback::up().step(|| "switch on the loopback interface".into())?;
+        rustix::system::sethostname(self.plan.hostname.as_bytes()).step(|| "set the host name".into())?;
+        self.limit_resources()?;
+        self.give_up_rights()?;
+        rustix::process::chdir("/workspace").step(|| "enter /workspace".into())?;
+        // From here on anyone who finds the journal can tell that this sandbox lives, and which process it is.
+        cubicle_sys::lock::set_exclusive(self.journal.as_fd()).step(|| "lock the journal".into())?;
+        self.write_receipt()
+    }
+
+    fn mount(&mut self, private: &PrivateMount) -> Result<(), Failed> {
+        match private {
+            PrivateMount::Scratch { size, inodes, shown } => {
+                tmpfs(SCRATCH, &format!("size={size},nr_inodes={inodes},mode=0755"))?;
+                for directory in shown {
+                    self.show(directory)?;
+                }
+                unmount(SCRATCH, UnmountFlags::DETACH).step(|| "let go of the scratch directory".into())
+            }
+            PrivateMount::Workspace(WorkspaceMount::Memory { size, inodes }) => {
+                let id = self.workload_outside;
+                let options = format!("size={size},nr_inodes={inodes},mode=0755,uid={id},gid={id}");
+                tmpfs("/workspace", &options)?;
+                for name in ["/workspace/.cache", "/workspace/tools"] {
+                    self.make_directory(name, 0o755, Owner::Workload)?;
+                }
+                Ok(())
+            }
+            PrivateMount::Workspace(WorkspaceMount::Directory) => {
+                let tree = self
+                    .workspace
+                    .take()
+                    .ok_or_else(|| Failed::new(Kind::Invalid, "the plan has a workspace that did not come with it"))?;
+                move_mount(&tree, "", CWD, "/workspace", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+                    .step(|| "mount the workspace".into())
+            }
+            PrivateMount::Proc { covered_files, covered_directories, read_only } => {
+                mount("proc", "/proc", "proc", PRIVATE | MountFlags::NOEXEC, None)
+                    .step(|| "mount /proc".into())
+                    .map_err(|error| {
+                        error.hint("an unprivileged user may mount /proc only where the host's is not masked: run as root, or outside of a container")
+                    })?;
+                for name in covered_files {
+                    cover(EMPTY_FILE, name)?;
+                }
+                for name in covered_directories {
+                    cover(EMPTY_DIRECTORY, name)?;
+                }
+                for name in read_only {
+                    make_read_only(name)?;
+                }
+                Ok(())
+            }
+            PrivateMount::Terminals => mount(
+                "devpts",
+                "/dev/pts",
+                "devpts",
+                MountFlags::NOSUID | MountFlags::NOEXEC,
+                Some(c"newinstance,ptmxmode=0666,mode=0620"),
+            )
+            .step(|| "mount /dev/pts".into()),
+            PrivateMount::Remove { path } => {
+                unmount(path, UnmountFlags::DETACH).step(|| format!("detach {}", path.display()))
+            }
+        }
+    }
+
+    fn show(&self, shown: &Shown) -> Result<(), Failed> {
+        let inside = format!("{SCRATCH}/{}", shown.name);
+        self.make_directory(&inside, shown.mode, shown.owner)?;
+        mount_bind(&inside, &shown.target).step(|| format!("mount {}", shown.target.display()))
+    }
+
+    fn make_directory(&self, path: &str, mode: u32, owner: Owner) -> Result<(), Failed> {
+        let say = || format!("make {path}");
+        match mkdirat(CWD, path, Mode::from_raw_mode(mode)) {
+            // Two places may show the same directory.
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error).step(say),
+        }
+        rustix::fs::chmod(path, Mode::from_raw_mode(mode)).step(say)?;
+        if owner == Owner::Workload {
+            let (uid, gid) = (Uid::from_raw(self.workload_outside), Gid::from_raw(self.workload_outside));
+            chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).step(say)?;
+        }
+        Ok(())
+    }
+
+    fn limit_resources(&self) -> Result<(), Failed> {
+        for (name, value) in &self.plan.rlimits {
+            let resource = resource(name)
+                .ok_or_else(|| Failed::new(Kind::Invalid, format!("the plan names an unknown rlimit '{name}'")))?;
+            // A limit that is lower already stays: it cannot be raised, and it keeps what was promised.
+            let highest = rustix::process::getrlimit(resource).maximum.map_or(*value, |now| now.min(*value));
+            let limit = Rlimit { current: Some(highest), maximum: Some(highest) };
+            setrlimit(resource, limit).step(|| format!("limit {name} to {value}"))?;
+        }
+        Ok(())
+    }
+
+    /// The user namespace comes last: the others stay owned by the launcher's, so that no capability that could be had
+    /// inside has power over mounts, network or processes.
+    fn give_up_rights(&self) -> Result<(), Failed> {
+        move_into_link_name_space(self.user_namespace.as_fd(), Some(LinkNameSpaceType::User))
+            .step(|| "enter the user namespace".into())?;
+        let mut kept = CapabilitySet::empty();
+        if self.plan.two_uids {
+            set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).step(|| "become group 0".into())?;
+            set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step(|| "become user 0".into())?;
+            kept = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
+        }
+        for number in 0..64 {
+            match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+                Ok(()) => {}
+                // Past the newest capability that this kernel knows.
+                Err(rustix::io::Errno::INVAL) => break,
+                Err(error) => return Err(error).step(|| "empty the bounding set".into()),
+            }
+        }
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+        set_capabilities(None, sets).step(|| "give up capabilities".into())?;
+        set_no_new_privs(true).step(|| "set no_new_privs".into())?;
+        cubicle_sys::seccomp::install(&self.outside.filter).step(|| "install the system call filter".into())?;
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).step(|| "hide memory from debuggers".into())
+    }
+
+    fn write_receipt(&self) -> Result<Receipt, Failed> {
+        let observed = readback::observe(&self.plan)?;
+        let expected =
+            receipt::Expected { outside_namespaces: self.outside.namespaces.clone(), ..self.plan.expected.clone() };
+        let (limits, missed) = self.limits_in_force(&observed)?;
+        let mut contradictions = judge(&expected, &observed);
+        contradictions.extend(missed);
+        Ok(Receipt {
+            version: receipt::VERSION,
+            sandbox: self.plan.id,
+            isolation: self.plan.isolation,
+            host: self.outside.host.clone(),
+            limits,
+            observed,
+            attempts: self.plan.attempts.clone(),
+            contradictions,
+        })
+    }
+
+    fn limits_in_force(&self, observed: &Observed) -> Result<(Vec<LimitInForce>, Vec<String>), Failed> {
+        let mut missed = Vec::new();
+        let mut limits = Vec::new();
+        for planned in &self.plan.limits {
+            let (what, read_back) = match &planned.by {
+                Enforcer::Cgroup => match self.cgroup_limits.iter().find(|(name, ..)| *name == planned.name) {
+                    Some((_, file, value)) => ((*file).to_owned(), Some(*value)),
+                    None => ("cgroup".into(), None),
+                },
+                Enforcer::Rlimit { name } => (format!("rlimit {name}"), observed.rlimits.get(name).copied()),
+                Enforcer::TmpfsSize { target } => {
+                    let stat = statvfs(target).step(|| format!("look at the size of {}", target.display()))?;
+                    (format!("size of {}", target.display()), Some(stat.f_blocks * stat.f_frsize))
+                }
+                Enforcer::Guest => ("sandboxd".into(), Some(planned.value)),
+                Enforcer::Nobody { because } => {
+                    limits.push(planned.in_force(Enforcement::No { because: because.clone() }));
+                    continue;
+                }
+            };
+            match read_back {
+                Some(value) if value <= planned.value.next_multiple_of(PAGE) => {
+                    limits.push(planned.in_force(Enforcement::By { what, read_back: value }));
+                }
+                other => missed.push(format!("{} should be limited to {} by {what} but reads back {other:?}", planned.name, planned.value)),
+            }
+        }
+        Ok((limits, missed))
+    }
+
+    fn serve(self, launcher: &Channel, receipt: Receipt) -> Failed {
+        let Self { plan, key, journal, control, lifeline, oom_events, outside, .. } = self;
+        // A copy for the journal; the launcher decides whether the sandbox is handed out.
+        let record = serde_json::to_value(&receipt).ok();
+        if let Err(error) = launcher.send(&FromCradle::Ready { receipt: Box::new(receipt) }, &[], &[]) {
+            return Failed::new(Kind::Unavailable, format!("the launcher is gone: {error}"));
+        }
+        // Until the launcher has published the sandbox it is nobody's; when the launcher dies first, so does it.
+        match launcher.receive() {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => exit_now(0),
+        }
+        daemon::run(daemon::Config {
+            sandbox: plan.id,
+            key,
+            listener: Some(control),
+            connections: Vec::new(),
+            journal,
+            journal_limit: plan.journal_limit,
+            place: plan.place,
+            receipt: record,
+            lifeline: lifeline.filter(|_| plan.lifetime == Lifetime::Bound),
+            deadline_seconds: plan.deadline_seconds,
+            workload: if plan.two_uids {
+                Workload::TwoUids { uid: WORKLOAD_ID, gid: WORKLOAD_ID }
+            } else {
+                Workload::OneUid
+            },
+            env: plan.env,
+            oom_events,
+            max_execs: daemon::DEFAULT_MAX_EXECS,
+            ready: None,
+            builtin_exe: None,
+            permit: outside.permit,
+        })
+    }
+}
+
+const PAGE: u64 = 4096;
+
+fn tmpfs(target: &str, options: &str) -> Result<(), Failed> {
+    let options = std::ffi::CString::new(options).expect("options are made of numbers");
+    mount("tmpfs", target, "tmpfs", PRIVATE, Some(options.as_c_str())).step(|| format!("mount a tmpfs on {target}"))
+}
+
+fn cover(with: &str, name: &str) -> Result<(), Failed> {
+    let target = Path::new("/proc").join(name);
+    match mount_bind(with, &target) {
+        // Kernels differ in what they show.
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error).step(|| format!("cover {}", target.display())),
+    }
+}
+
+fn make_read_only(name: &str) -> Result<(), Failed> {
+    let target = Path::new("/proc").join(name);
+    let say = || format!("make {} read-only", target.display());
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = match open_tree(CWD, &target, flags) {
+        Ok(tree) => tree,
+        Err(rustix::io::Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error).step(say),
+    };
+    set_attributes(&tree, Depth::This, Attributes::READ_ONLY, None).step(say)?;
+    move_mount(&tree, "", CWD, &target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step(say)
+}
+
+pub(crate) fn resource(name: &str) -> Option<Resource> {
+    Some(match name {
+        "nofile" => Resource::Nofile,
+        "nproc" => Resource::Nproc,
+        "core" => Resource::Core,
+        "memlock" => Resource::Memlock,
+        "msgqueue" => Resource::Msgqueue,
+        "nice" => Resource::Nice,
+        "rtprio" => Resource::Rtprio,
+        "sigpending" => Resource::Sigpending,
+        _ => return None,
+    })
+}

@@ -1,0 +1,282 @@
+//! Making a sandbox: a nurse that waits, a birth that is under way, a sandbox that is published.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use cubicle_model::{Kind, Lifetime, SandboxId};
+use cubicle_sys::mount::{Attributes, Depth, set_attributes};
+use rustix::mount::{OpenTreeFlags, open_tree};
+use rustix::process::{Signal, pidfd_send_signal};
+
+use super::destroy::{Ending, Living, Owed};
+use super::{Launcher, Watched};
+use crate::error::{Failed, Step};
+use crate::idmap::{Pair, user_namespace};
+use crate::nurse::{Brought, fork_nurse};
+use crate::plan::WORKLOAD_ID;
+use crate::slots::Slot;
+use crate::wire::{Channel, FromCradle, Packet, Reply};
+
+/// A request that waits for a nurse.
+pub(super) struct Wanted {
+    pub(super) tag: u64,
+    pub(super) id: SandboxId,
+    pub(super) template: String,
+    pub(super) lifetime: Lifetime,
+    pub(super) workspace: Option<PathBuf>,
+    pub(super) packet: Packet,
+}
+
+pub(super) struct Nurse {
+    slot: Slot,
+    channel: Channel,
+    process: OwnedFd,
+    /// There once the nurse is prepared.
+    user_namespace: Option<OwnedFd>,
+}
+
+/// A sandbox that has been asked for and is not ready yet.
+pub(super) struct Birthing {
+    tag: u64,
+    id: SandboxId,
+    lifetime: Lifetime,
+    slot: Slot,
+    channel: Channel,
+    pid_1: Option<(i32, OwnedFd)>,
+}
+
+impl Launcher {
+    /// Keeps as many nurses as the caller wants. A failure is told to whoever needs a nurse next.
+    pub(super) fn fill_nursery(&mut self) {
+        while self.ready_nurses.len() + self.preparing_nurses < self.start.nursery {
+            if self.hire().is_err() {
+                break;
+            }
+        }
+    }
+
+    fn hire(&mut self) -> Result<(), Failed> {
+        let slot = self.slots.claim()?;
+        let (channel, process) = match fork_nurse(self.ward(), &slot) {
+            Ok(nurse) => nurse,
+            Err(error) => {
+                self.remove_slot(slot.number);
+                return Err(error);
+            }
+        };
+        let token = self.watch(channel.as_fd()).step(|| "watch a nurse".into())?;
+        let nurse = Nurse { slot, channel, process, user_namespace: None };
+        self.watched.insert(token, Watched::Nurse(nurse));
+        self.preparing_nurses += 1;
+        Ok(())
+    }
+
+    pub(super) fn create(&mut self, wanted: Wanted) {
+        if let Err(error) = self.check(&wanted) {
+            return self.reply(&Reply::Failed { tag: wanted.tag, error });
+        }
+        if self.ready_nurses.is_empty() && self.preparing_nurses <= self.waiting_creates.len() {
+            if let Err(error) = self.hire() {
+                return self.reply(&Reply::Failed { tag: wanted.tag, error });
+            }
+        }
+        self.waiting_creates.push_back(wanted);
+        self.match_nurses();
+    }
+
+    fn check(&self, wanted: &Wanted) -> Result<(), Failed> {
+        if !self.templates.contains_key(&wanted.template) {
+            return Err(Failed::new(Kind::NotFound, format!("there is no root called '{}'", wanted.template)));
+        }
+        let taken = self.slots.slot_of(wanted.id).step(|| "look for the sandbox".into())?.is_some();
+        if taken || self.waiting_creates.iter().any(|other| other.id == wanted.id) {
+            return Err(Failed::new(Kind::Conflict, format!("{} exists already", wanted.id)));
+        }
+        Ok(())
+    }
+
+    fn match_nurses(&mut self) {
+        while !self.waiting_creates.is_empty() {
+            let Some(token) = self.ready_nurses.pop_front() else { break };
+            let Some(Watched::Nurse(nurse)) = self.watched.remove(&token) else { continue };
+            let Some(wanted) = self.waiting_creates.pop_front() else { break };
+            self.begin(token, nurse, wanted);
+        }
+        if self.start.refill {
+            self.fill_nursery();
+        }
+    }
+
+    fn begin(&mut self, token: u64, nurse: Nurse, wanted: Wanted) {
+        let Nurse { slot, channel, user_namespace, .. } = nurse;
+        let begun = user_namespace
+            .ok_or_else(|| Failed::new(Kind::Internal, "the nurse has no user namespace"))
+            .and_then(|namespace| self.hand_over(&channel, &namespace, &slot, &wanted));
+        match begun {
+            Ok(()) => {
+                let Wanted { tag, id, lifetime, .. } = wanted;
+                let birth = Birthing { tag, id, lifetime, slot, channel, pid_1: None };
+                self.watched.insert(token, Watched::Birth(birth));
+            }
+            Err(error) => {
+                self.reply(&Reply::Failed { tag: wanted.tag, error });
+                drop(channel);
+                self.remove_slot(slot.number);
+            }
+        }
+    }
+
+    fn hand_over(&self, nurse: &Channel, namespace: &OwnedFd, slot: &Slot, wanted: &Wanted) -> Result<(), Failed> {
+        let workspace =
+            wanted.workspace.as_ref().map(|source| self.mountable_tree(source, namespace, slot.number, false)).transpose()?;
+        let template = &self.templates[&wanted.template];
+        let bound = wanted.lifetime == Lifetime::Bound;
+        let mut descriptors = vec![template.as_fd()];
+        if bound {
+            descriptors.push(self.lifeline.as_fd());
+        }
+        if let Some(workspace) = &workspace {
+            descriptors.push(workspace.as_fd());
+        }
+        let brought = Brought { lifeline: bound, workspace: workspace.is_some() };
+        nurse.send(&brought, wanted.packet.body(), &descriptors).step(|| "hand the plan to the nurse".into())
+    }
+
+    /// A directory of the host as a mount of its own, in which the workload's user is the owner on disk.
+    ///
+    /// Files that belong to the canonical user (1000) need only the sandbox's own namespace. A directory that belongs to
+    /// somebody else keeps its owner, too: that user becomes the workload's.
+    pub(super) fn mountable_tree(
+        &self,
+        source: &std::path::Path,
+        namespace: &OwnedFd,
+        slot: u32,
+        read_only: bool,
+    ) -> Result<OwnedFd, Failed> {
+        let say = || format!("mount {}", source.display());
+        let directory = self.open_mountable(source)?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let recursive = if self.users.is_some() { OpenTreeFlags::empty() } else { OpenTreeFlags::AT_RECURSIVE };
+        let tree = open_tree(&directory, "", flags | recursive).step(say)?;
+        let mut attributes = Attributes::NOSUID.and(Attributes::NODEV);
+        if read_only {
+            attributes = attributes.and(Attributes::READ_ONLY);
+        }
+        let Some(users) = self.users else {
+            set_attributes(&tree, Depth::WithEverythingBelow, attributes, None).step(say)?;
+            return Ok(tree);
+        };
+        let owner = rustix::fs::fstat(&directory).step(say)?.st_uid;
+        let special = match owner {
+            WORKLOAD_ID => None,
+            0 if !read_only => {
+                return Err(Failed::new(Kind::Denied, format!("{} belongs to root", source.display()))
+                    .hint(format!("a sandbox must not write root's files: chown -R {WORKLOAD_ID}:{WORKLOAD_ID} it, or mount it read-only")));
+            }
+            owner => Some(user_namespace(&[Pair { inside: owner, outside: users.of_slot(slot).1 }], true)?),
+        };
+        let map = special.as_ref().unwrap_or(namespace);
+        set_attributes(&tree, Depth::This, attributes, Some(map.as_fd())).step(say).map_err(|error| {
+            error.hint("the file system must support id-mapped mounts (ext4, xfs, btrfs, tmpfs from Linux 6.3)")
+        })?;
+        Ok(tree)
+    }
+
+    pub(super) fn hear_nurse(&mut self, token: u64, mut nurse: Nurse) {
+        if nurse.user_namespace.is_none() {
+            self.preparing_nurses -= 1;
+        } else {
+            self.ready_nurses.retain(|ready| *ready != token);
+        }
+        let failure = match receive(&nurse.channel) {
+            Ok((FromCradle::Prepared, descriptor)) => {
+                nurse.user_namespace = descriptor;
+                self.watched.insert(token, Watched::Nurse(nurse));
+                self.ready_nurses.push_back(token);
+                return self.match_nurses();
+            }
+            Ok((FromCradle::Failed { error }, _)) => error,
+            Ok(_) => Failed::new(Kind::Internal, "the nurse spoke out of turn"),
+            Err(error) => error,
+        };
+        let _ = pidfd_send_signal(&nurse.process, Signal::KILL);
+        self.remove_slot(nurse.slot.number);
+        if let Some(wanted) = self.waiting_creates.pop_front() {
+            self.reply(&Reply::Failed { tag: wanted.tag, error: failure });
+        }
+    }
+
+    pub(super) fn hear_birth(&mut self, token: u64, mut birth: Birthing) {
+        let failure = match receive(&birth.channel) {
+            Ok((FromCradle::Born { pid }, Some(process))) => {
+                birth.pid_1 = Some((pid, process));
+                self.watched.insert(token, Watched::Birth(birth));
+                return;
+            }
+            Ok((FromCradle::Ready { receipt }, _)) => match receipt.contradictions.as_slice() {
+                [] => match self.publish(&mut birth) {
+                    Ok(pid) => return self.reply(&Reply::Created { tag: birth.tag, pid, receipt }),
+                    Err(error) => error,
+                },
+                found => Failed::new(Kind::Internal, format!("the sandbox is not what was planned: {}", found.join("; ")))
+                    .hint("it was destroyed; please report this with the output of 'cubicle doctor --json'"),
+            },
+            Ok((FromCradle::Failed { error }, _)) => error,
+            Ok(_) => Failed::new(Kind::Internal, "the sandbox spoke out of turn"),
+            Err(error) => error,
+        };
+        self.abort(birth, failure);
+    }
+
+    fn publish(&mut self, birth: &mut Birthing) -> Result<i32, Failed> {
+        let (pid, process) =
+            birth.pid_1.take().ok_or_else(|| Failed::new(Kind::Internal, "the sandbox is ready before it was born"))?;
+        self.slots.publish(birth.id, birth.slot.number).step(|| format!("publish {}", birth.id))?;
+        let told = birth.channel.send(&(), &[], &[]);
+        told.step(|| "tell the sandbox that it is published".into())?;
+        let token = self.watch(process.as_fd()).step(|| "watch the sandbox".into())?;
+        self.watched.insert(token, Watched::Sandbox(birth.id));
+        let living = Living { slot: birth.slot.number, process, token, lifetime: birth.lifetime };
+        self.sandboxes.insert(birth.id, living);
+        Ok(pid)
+    }
+
+    /// Lets go of a nurse or a birth because nobody is there to have the sandbox.
+    pub(super) fn give_up(&mut self, halfway: Watched) {
+        match halfway {
+            Watched::Nurse(nurse) => {
+                let _ = pidfd_send_signal(&nurse.process, Signal::KILL);
+                self.remove_slot(nurse.slot.number);
+            }
+            Watched::Birth(birth) => self.abort(birth, Failed::new(Kind::Unavailable, "the caller is gone")),
+            Watched::Sandbox(_) | Watched::Ending(_) => {}
+        }
+    }
+
+    fn abort(&mut self, birth: Birthing, failure: Failed) {
+        let Birthing { tag, id, slot, channel, pid_1, .. } = birth;
+        drop(channel);
+        let _ = self.slots.unpublish(id);
+        match pid_1 {
+            Some((_, process)) => {
+                let owed = Owed::Failure { tag, failure };
+                self.end(Ending { id: None, slot: slot.number, process, owed });
+            }
+            None => {
+                self.reply(&Reply::Failed { tag, error: failure });
+                self.remove_slot(slot.number);
+            }
+        }
+    }
+}
+
+fn receive(channel: &Channel) -> Result<(FromCradle, Option<OwnedFd>), Failed> {
+    let packet = channel.receive().step(|| "hear from the sandbox".into())?;
+    let mut packet = packet.ok_or_else(|| {
+        Failed::new(Kind::Internal, "the sandbox ended before it was ready")
+            .hint("it may have been out of memory: try a higher memory limit")
+    })?;
+    let message = packet.head().step(|| "understand the sandbox".into())?;
+    let descriptor = packet.descriptors.pop();
+    Ok((message, descriptor))
+}

@@ -1,0 +1,145 @@
+//! Making processes: `clone3` with namespaces, and calls carried out in a short-lived child.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::process::Pid;
+
+/// What the new process does not share with its maker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Namespaces(u64);
+
+impl Namespaces {
+    pub const NONE: Self = Self(0);
+    pub const USER: Self = Self(libc::CLONE_NEWUSER as u64);
+    pub const MOUNT: Self = Self(libc::CLONE_NEWNS as u64);
+    pub const PID: Self = Self(libc::CLONE_NEWPID as u64);
+    pub const NET: Self = Self(libc::CLONE_NEWNET as u64);
+    pub const IPC: Self = Self(libc::CLONE_NEWIPC as u64);
+    pub const UTS: Self = Self(libc::CLONE_NEWUTS as u64);
+    pub const CGROUP: Self = Self(libc::CLONE_NEWCGROUP as u64);
+
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Whose child the new process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parent {
+    /// The process that makes it.
+    Maker,
+    /// The parent of the process that makes it, which is then the one to reap it.
+    MakersParent,
+}
+
+/// Both sides of a `clone3` come back here, like `fork`.
+#[derive(Debug)]
+pub enum Side {
+    Child,
+    Parent { pid: Pid, pidfd: OwnedFd },
+}
+
+const CLONE_PIDFD: u64 = 0x1000;
+const CLONE_PARENT: u64 = libc::CLONE_PARENT as u64;
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Forks the calling process into new namespaces.
+///
+/// The caller must be single-threaded: the child has only the calling thread, so a lock that another thread held
+/// would stay locked for ever. A caller with more threads gets an error instead of a child.
+pub fn fork_into(
+    namespaces: Namespaces,
+    parent: Parent,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> io::Result<Side> {
+    debug_assert!(is_single_threaded(), "only a single-threaded process may fork");
+    let mut pidfd: i32 = -1;
+    let mut args = CloneArgs {
+        flags: namespaces.0 | CLONE_PIDFD,
+        pidfd: (&raw mut pidfd) as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..Default::default()
+    };
+    if parent == Parent::MakersParent {
+        // The kernel takes the exit signal from the maker then and refuses another one.
+        args.flags |= CLONE_PARENT;
+        args.exit_signal = 0;
+    }
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: without CLONE_VM this is a fork: the child gets a copy of the whole address space and of this stack. The
+    // arguments outlive the call, and the process is single-threaded, so the copy is consistent.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
+    match pid {
+        0 => Ok(Side::Child),
+        1.. => {
+            let pid = Pid::from_raw(pid as i32).expect("a child's pid is positive");
+            // SAFETY: the kernel stored a new descriptor there that nobody else owns.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Side::Parent { pid, pidfd })
+        }
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Carries out `work` in a child that shares the caller's memory while the caller waits, and returns when that child
+/// ended. What `work` does to its own credentials, root or limits does not touch the caller.
+///
+/// `work` must not start threads, unwind or keep anything for later: only its writes to memory remain.
+pub fn in_child(work: &mut dyn FnMut()) -> io::Result<()> {
+    const STACK: usize = 64 * 1024;
+    extern "C" fn run(work: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: `work` is the pointer that `in_child` passes below; it outlives this child, which ends before the
+        // caller goes on.
+        let work = unsafe { &mut *work.cast::<&mut dyn FnMut()>() };
+        work();
+        0
+    }
+    let mut stack = vec![0u128; STACK / 16];
+    let mut work = work;
+    let top = stack.as_mut_ptr_range().end;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    // SAFETY: the child has its own stack, which lives until the call returns, and CLONE_VFORK suspends this thread
+    // until the child ended, so memory is used by one of them at a time.
+    let pid = unsafe { libc::clone(run, top.cast(), flags, (&raw mut work).cast()) };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Without an exit signal the child is a "clone child": it is reaped only with __WCLONE, so that a loop that reaps
+    // ordinary children never sees it.
+    // SAFETY: a null status pointer is allowed.
+    let reaped = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WCLONE) };
+    if reaped < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn is_single_threaded() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+        || !std::path::Path::new("/proc/self/task").exists()
+}
+
+/// Puts the calling process into new namespaces.
+pub fn unshare(namespaces: Namespaces) -> io::Result<()> {
+    // SAFETY: namespaces do not touch memory or descriptors.
+    let done = unsafe { libc::unshare(namespaces.0 as libc::c_int) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
