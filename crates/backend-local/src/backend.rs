@@ -17,7 +17,7 @@ use cubicle_model::{Binding, Fault, Isolation, Kind, Medium, Placement, Receipt,
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::host::HostRoot;
-use crate::launcher::Launcher;
+use crate::launcher::{Answer, Launcher};
 use crate::plan::{Planned, plan_sandbox, plan_template};
 use crate::state::{DataDirectory, absent, random};
 use crate::{attempts, probe};
@@ -189,9 +189,10 @@ impl LocalBackend {
         place: &Placement,
         host: &HostRoot,
         template: &Planned<TemplatePlan>,
-        attempts: Option<Attempts>,
+        attempts: Option<&Attempts>,
     ) -> Result<Seen, Fault> {
-        let plan = plan_sandbox(place, &template.plan, host, &self.facts, attempts)?;
+        let made_with = attempts.map(|attempts| attempts.made_with.clone());
+        let plan = plan_sandbox(place, &template.plan, host, &self.facts, made_with)?;
         let body = serde_json::to_vec(&Birth { plan, key: *self.data.key(place.id).expose() })
             .map_err(|error| Fault::new(Kind::Internal, "write the plan").because(error))?;
         let workspace = match &place.workspace {
@@ -200,9 +201,12 @@ impl LocalBackend {
         };
         let (id, lifetime, template) = (place.id, place.lifetime, template.name.clone());
         let request = |tag| Request::Create { tag, id, template, lifetime, workspace };
-        let reply = self.launcher.ask(request, &body).await?;
-        let Reply::Created { receipt, .. } = reply else { return Err(unexpected(&reply)) };
-        Ok(Seen { id, lifetime, state: State::Ready, labels: place.labels.clone(), receipt: Some(*receipt) })
+        let Answer { reply, body } = self.launcher.ask(request, &body).await?;
+        let Reply::Created { .. } = reply else { return Err(unexpected(&reply)) };
+        let mut receipt: Receipt = serde_json::from_slice(&body)
+            .map_err(|error| Fault::new(Kind::Internal, format!("the receipt of {id} cannot be read")).because(error))?;
+        receipt.attempts = attempts.cloned();
+        Ok(Seen { id, lifetime, state: State::Ready, labels: place.labels.clone(), receipt: Some(receipt) })
     }
 
     async fn change_limits_and_mounts(&self, id: SandboxId, late: &Binding) -> Result<Changed, Fault> {
@@ -219,8 +223,7 @@ impl LocalBackend {
             let because = self.facts.no_cgroups_because.clone().unwrap_or_default();
             return Err(Fault::new(Kind::Denied, format!("limits cannot be changed here: {because}")));
         }
-        let reply = self.launcher.ask(|tag| Request::Bind { tag, id, limits, mounts }, &[]).await?;
-        match reply {
+        match self.launcher.ask(|tag| Request::Bind { tag, id, limits, mounts }, &[]).await?.reply {
             Reply::Bound { limits, mounts, .. } => Ok(Changed { limits, mounts }),
             other => Err(unexpected(&other)),
         }
@@ -256,8 +259,7 @@ impl Backend for LocalBackend {
             return same(seen, &before, place);
         }
         let template = self.template(&place.root).await?;
-        let attempts = Some(template.attempts.clone());
-        match self.create(place, &template.host, &template.planned, attempts).await {
+        match self.create(place, &template.host, &template.planned, Some(&template.attempts)).await {
             // Somebody else asked for the same one in the meantime.
             Err(fault) if fault.kind() == Kind::Conflict => match self.data.look(place.id)? {
                 Some((seen, before)) => same(seen, &before, place),
@@ -277,6 +279,7 @@ impl Backend for LocalBackend {
 
     async fn bind(&self, id: SandboxId, late: &Binding) -> Result<Bound, Fault> {
         refuse_what_binds_early(late)?;
+        let (mut seen, _) = self.data.look(id)?.ok_or_else(|| absent(id))?;
         let guest = self.guest(id);
         let (changed, written) =
             tokio::join!(self.change_limits_and_mounts(id, late), Self::write_files(&guest, late));
@@ -285,16 +288,13 @@ impl Backend for LocalBackend {
         if let Some(seconds) = late.limits.wall_seconds {
             guest.set_deadline(std::time::Duration::from_secs(seconds)).await?;
         }
-        let mut receipt: Receipt = serde_json::from_value(guest.receipt().await?)
-            .map_err(|error| Fault::new(Kind::Internal, format!("the receipt of {id} cannot be read")).because(error))?;
-        amend(&mut receipt, changed, late);
-        guest.bind_env(&late.env).await?;
+        let receipt = seen.receipt.as_mut().map(|receipt| amend(receipt, changed, late));
+        guest.bind(&late.env, receipt.flatten()).await?;
         let mut listeners = Vec::new();
         for listener in &late.listeners {
             listeners.push(guest.listen(listener.port).await?);
         }
-        let (seen, _) = self.data.look(id)?.ok_or_else(|| absent(id))?;
-        Ok(Bound { seen: Seen { receipt: Some(receipt), ..seen }, listeners })
+        Ok(Bound { seen, listeners })
     }
 
     async fn connect(&self, id: SandboxId) -> Result<GuestStream, Fault> {
@@ -303,14 +303,14 @@ impl Backend for LocalBackend {
 
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {
         self.guests.lock().expect("nobody panics with the lock").remove(&id);
-        match self.launcher.ask(|tag| Request::Destroy { tag, id }, &[]).await? {
+        match self.launcher.ask(|tag| Request::Destroy { tag, id }, &[]).await?.reply {
             Reply::Done { .. } => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn gc(&self) -> Result<Swept, Fault> {
-        match self.launcher.ask(|tag| Request::Sweep { tag }, &[]).await? {
+        match self.launcher.ask(|tag| Request::Sweep { tag }, &[]).await?.reply {
             Reply::Swept { sandboxes, cgroups, directories, .. } => Ok(Swept { sandboxes, cgroups, directories }),
             other => Err(unexpected(&other)),
         }
@@ -338,7 +338,11 @@ fn refuse_what_binds_early(late: &Binding) -> Result<(), Fault> {
     }
 }
 
-fn amend(receipt: &mut Receipt, changed: Changed, late: &Binding) {
+/// Changes a receipt, and returns it as the sandbox should keep it if there was anything to change.
+fn amend(receipt: &mut Receipt, changed: Changed, late: &Binding) -> Option<serde_json::Value> {
+    if changed.limits.is_empty() && changed.mounts.is_empty() && late.limits.wall_seconds.is_none() {
+        return None;
+    }
     let deadline = late.limits.wall_seconds.map(|value| LimitInForce {
         name: "wall_seconds".into(),
         value,
@@ -350,6 +354,11 @@ fn amend(receipt: &mut Receipt, changed: Changed, late: &Binding) {
         receipt.limits.push(limit);
     }
     receipt.observed.mounts.extend(changed.mounts);
+    let mut kept = receipt.clone();
+    if let Some(attempts) = &mut kept.attempts {
+        attempts.tried.clear();
+    }
+    serde_json::to_value(kept).ok()
 }
 
 /// A second call finds the sandbox, if it is the one that is meant.

@@ -27,6 +27,12 @@ pub(crate) struct Launcher {
 }
 
 #[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    pub(crate) body: Vec<u8>,
+}
+
+#[derive(Debug)]
 struct Shared {
     /// A packet socket in the clothes of a stream: only readiness is asked of it.
     channel: Channel<UnixStream>,
@@ -37,7 +43,7 @@ struct Shared {
 struct Pending {
     next_tag: u64,
     /// `None` once the launcher is gone.
-    waiting: Option<HashMap<u64, oneshot::Sender<Reply>>>,
+    waiting: Option<HashMap<u64, oneshot::Sender<Answer>>>,
 }
 
 impl Launcher {
@@ -67,8 +73,8 @@ impl Launcher {
     }
 
     /// Sends a request made with a fresh tag and waits for its reply.
-    pub(crate) async fn ask(&self, request: impl FnOnce(u64) -> Request, body: &[u8]) -> Result<Reply, Fault> {
-        let (tag, reply) = self.shared.expect_reply()?;
+    pub(crate) async fn ask(&self, request: impl FnOnce(u64) -> Request, body: &[u8]) -> Result<Answer, Fault> {
+        let (tag, answer) = self.shared.expect_reply()?;
         let request = request(tag);
         loop {
             let channel = &self.shared.channel;
@@ -87,9 +93,9 @@ impl Launcher {
                 }
             }
         }
-        match reply.await {
-            Ok(Reply::Failed { error, .. }) => Err(fault(error)),
-            Ok(reply) => Ok(reply),
+        match answer.await {
+            Ok(Answer { reply: Reply::Failed { error, .. }, .. }) => Err(fault(error)),
+            Ok(answer) => Ok(answer),
             Err(_) => Err(gone(io::ErrorKind::BrokenPipe.into())),
         }
     }
@@ -109,7 +115,7 @@ impl Drop for Launcher {
 }
 
 impl Shared {
-    fn expect_reply(&self) -> Result<(u64, oneshot::Receiver<Reply>), Fault> {
+    fn expect_reply(&self) -> Result<(u64, oneshot::Receiver<Answer>), Fault> {
         let mut state = self.state.lock().expect("nobody panics with the lock");
         let tag = state.next_tag;
         state.next_tag += 1;
@@ -133,7 +139,7 @@ impl Shared {
                     let mut state = self.state.lock().expect("nobody panics with the lock");
                     if let Some(sender) = state.waiting.as_mut().and_then(|waiting| waiting.remove(&tag_of(&reply))) {
                         // Whoever asked may have stopped waiting.
-                        let _ = sender.send(reply);
+                        let _ = sender.send(Answer { reply, body: packet.body().to_vec() });
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cubicle_launcher::plan::{
-    CgroupLimits, Enforcer, HostFacts, Owner, PlannedLimit, PrivateMount, RootStep, SandboxPlan, Shown, TemplatePlan,
+    CgroupLimits, Enforcer, HostFacts, Owner, PlannedLimit, PrivateMount, RootStep, SandboxPlan, ScratchDirectory, TemplatePlan,
     WORKLOAD_ID, WorkspaceMount,
 };
-use cubicle_model::receipt::{Attempts, Cgroups, Expected, MountRule};
+use cubicle_model::receipt::{Cgroups, Expected, MountRule};
 use cubicle_model::{Fault, Kind, Limit, Medium, Placement, Root};
 
 use crate::host::{EntryKind, HostRoot};
@@ -27,13 +27,10 @@ const ETC_FILES: &[&str] = &[
     "ca-certificates.conf", "wgetrc", "nanorc",
 ];
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
-/// Files below `/proc` that tell of the host or act on it.
-const COVERED_FILES: &[&str] = &[
-    "kcore", "kallsyms", "keys", "key-users", "kmsg", "kpagecount", "kpageflags", "kpagecgroup", "latency_stats",
-    "timer_list", "sched_debug", "sysrq-trigger", "interrupts", "softirqs", "iomem", "ioports", "modules", "slabinfo",
-    "vmallocinfo", "config.gz", "cmdline", "partitions", "diskstats", "swaps", "mdstat",
-];
-const COVERED_DIRECTORIES: &[&str] = &["acpi", "asound", "bus", "driver", "fs", "irq", "scsi", "sysvipc", "tty", "dynamic_debug"];
+/// Files below `/proc` that tell of the host or act on it and that file permissions alone would show. Each costs a mount
+/// in every sandbox; what only the host's root may open is not in the list, because nobody inside is that.
+const COVERED_OF_PROC: &[&str] =
+    &["cmdline", "interrupts", "iomem", "kallsyms", "kcore", "keys", "kmsg", "modules", "sysrq-trigger"];
 const READ_ONLY_OF_PROC: &[&str] = &["sys"];
 
 /// Where an unprivileged launcher keeps the host's `/proc` visible while a sandbox is made.
@@ -49,18 +46,17 @@ pub struct Planned<T> {
 /// The read-only root that all sandboxes of this kind share.
 pub fn plan_template(root: &Root, host: &HostRoot, facts: &HostFacts) -> Planned<TemplatePlan> {
     let mut steps = Steps::default();
-    for name in ["dev", "dev/pts", "dev/shm", "etc", "home", "home/agent", "mnt", "proc", "run", "sys"] {
+    for name in ["dev", "dev/pts", "dev/shm", "etc", "home", "home/agent", "proc", "run", "sys"] {
         steps.directory(name, 0o755);
     }
     steps.directory("tmp", 0o1777);
-    for name in ["var", "var/cache", "var/lib", "var/log", "var/tmp", "workspace"] {
+    for name in ["var", "var/cache", "var/lib", "var/log", "workspace", ".cubicle"] {
         steps.directory(name, 0o755);
     }
+    steps.link("mnt", "/run/mnt");
     steps.link("var/run", "/run");
-    for name in [".cubicle", ".cubicle/scratch", ".cubicle/empty", ".cubicle/empty/directory"] {
-        steps.directory(name, 0o755);
-    }
-    steps.file(".cubicle/empty/file", "");
+    steps.link("var/tmp", "/tmp");
+    steps.file(".cubicle/empty", "");
 
     for entry in &host.entries {
         let shown = match root {
@@ -140,27 +136,28 @@ pub fn plan_sandbox(
     template: &TemplatePlan,
     host: &HostRoot,
     facts: &HostFacts,
-    attempts: Option<Attempts>,
+    attempts_made_with: Option<String>,
 ) -> Result<SandboxPlan, Fault> {
     let limits = plan_limits(place, facts)?;
     let covered = |names: &[&str]| -> Vec<String> {
         names.iter().filter(|name| host.proc.iter().any(|entry| entry == **name)).map(|name| (*name).into()).collect()
     };
-    let proc = PrivateMount::Proc {
-        covered_files: covered(COVERED_FILES),
-        covered_directories: covered(COVERED_DIRECTORIES),
-        read_only: covered(READ_ONLY_OF_PROC),
+    let proc = PrivateMount::Proc { covered: covered(COVERED_OF_PROC), read_only: covered(READ_ONLY_OF_PROC) };
+    let directory = |name: &str, target: Option<&str>, mode, owner| ScratchDirectory {
+        name: name.into(),
+        target: target.map(Into::into),
+        mode,
+        owner,
     };
-    let shown = |name: &str, target: &str, mode, owner| Shown { name: name.into(), target: target.into(), mode, owner };
     let scratch = PrivateMount::Scratch {
         size: place.limits.tmp.value,
         inodes: inodes(place.limits.tmp.value),
-        shown: vec![
-            shown("tmp", "/tmp", 0o1777, Owner::Host),
-            shown("tmp", "/var/tmp", 0o1777, Owner::Host),
-            shown("shm", "/dev/shm", 0o1777, Owner::Host),
-            shown("home", "/home/agent", 0o755, Owner::Workload),
-            shown("mnt", "/mnt", 0o755, Owner::Host),
+        directories: vec![
+            directory("tmp", Some("/tmp"), 0o1777, Owner::Host),
+            directory("shm", Some("/dev/shm"), 0o1777, Owner::Host),
+            directory("home", Some("/home/agent"), 0o755, Owner::Workload),
+            // Targets of later mounts are made below it.
+            directory("mnt", None, 0o755, Owner::Host),
         ],
     };
     let workspace = match &place.workspace {
@@ -209,7 +206,7 @@ pub fn plan_sandbox(
         journal_limit: place.limits.journal.value,
         place: serde_json::to_value(place).expect("a placement is plain data"),
         limits,
-        attempts,
+        attempts_made_with,
     })
 }
 
@@ -280,13 +277,15 @@ fn expect(
     }
     for mount in private {
         match mount {
-            PrivateMount::Scratch { shown, .. } => {
-                mounts.extend(shown.iter().map(|shown| (absolute(&shown.target), MountRule::Writable)));
+            PrivateMount::Scratch { directories, .. } => {
+                mounts.insert("/run".into(), MountRule::Writable);
+                let shown = directories.iter().filter_map(|directory| directory.target.as_deref());
+                mounts.extend(shown.map(|target| (absolute(target), MountRule::Writable)));
             }
             PrivateMount::Workspace(_) => _ = mounts.insert("/workspace".into(), MountRule::Writable),
-            PrivateMount::Proc { covered_files, covered_directories, read_only } => {
+            PrivateMount::Proc { covered, read_only } => {
                 mounts.insert("/proc".into(), MountRule::Writable);
-                for name in covered_files.iter().chain(covered_directories).chain(read_only) {
+                for name in covered.iter().chain(read_only) {
                     mounts.insert(format!("/proc/{name}"), MountRule::ReadOnly);
                 }
             }

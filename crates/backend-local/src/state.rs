@@ -13,6 +13,8 @@ use cubicle_launcher::slots::{CONTROL, JOURNAL, living};
 use cubicle_model::{Fault, InstanceId, Kind, Placement, Receipt, SandboxId};
 use rustix::fs::{Mode, OFlags};
 
+use crate::attempts;
+
 /// A receipt is among the first records: it is written when a sandbox is made and when it is bound.
 const RECORDS_LOOKED_AT: usize = 16;
 
@@ -69,6 +71,10 @@ impl DataDirectory {
             // It is published before its first record is written; a moment later it is either there or a leftover.
             return Ok(None);
         };
+        let receipt = receipt.map(|mut receipt| {
+            attempts::complete(&self.path, &mut receipt);
+            receipt
+        });
         let state = if alive { State::Ready } else { State::Ended };
         let seen = Seen { id, lifetime: place.lifetime, state, labels: place.labels.clone(), receipt };
         Ok(Some((seen, place)))

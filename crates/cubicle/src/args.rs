@@ -267,6 +267,10 @@ pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) shape: Shape,
 
+    /// Print the table as Markdown
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) markdown: bool,
+
     /// Fewer samples: a look, not a result
     #[arg(long)]
     pub(crate) quick: bool,

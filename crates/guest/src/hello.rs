@@ -322,10 +322,7 @@ mod tests {
         assert_eq!(error.code(), "protocol_mismatch");
         assert!(error.to_string().contains("protocol 8 to 9"), "{error}");
         let future = ClientHello { protocol: 7, nonce: CLIENT, proof: CLIENT };
-        assert_eq!(
-            admit(&future, sandbox(), &key(), SERVER),
-            Err(HelloError::UnknownProtocol { theirs: 7 })
-        );
+        assert_eq!(admit(&future, sandbox(), &key(), SERVER), Err(HelloError::UnknownProtocol { theirs: 7 }));
     }
 
     #[test]

@@ -152,6 +152,9 @@ pub struct DeadlineRequest {
 pub struct BindRequest {
     #[serde(default)]
     pub env: std::collections::BTreeMap<String, String>,
+    /// What the sandbox has become, where binding changed that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<serde_json::Value>,
 }
 
 /// The body of `POST /listen`, and of its answer; port 0 asks for any free one.

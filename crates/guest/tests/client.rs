@@ -425,7 +425,7 @@ async fn a_sandbox_opens_a_stream_to_the_host_on_a_parked_connection() {
 async fn a_sandbox_is_given_an_environment_and_a_deadline() {
     let sandbox = Sandbox::start().await;
     let env = BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]);
-    sandbox.guest.bind_env(&env).await.unwrap();
+    sandbox.guest.bind(&env, None).await.unwrap();
     assert_eq!(sandbox.run("printf \"$GREETING\"").await.stdout, b"hello");
     sandbox.guest.set_deadline(Duration::from_secs(5000)).await.unwrap();
     let left = sandbox.guest.health().await.unwrap().deadline_seconds;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use cubicle_guest::daemon::{self, Workload};
 use cubicle_guest::hello::Key;
-use cubicle_model::receipt::{self, Enforcement, Host, LimitInForce, Observed, Receipt, judge};
+use cubicle_model::receipt::{self, Attempts, Enforcement, Host, LimitInForce, Observed, Receipt, judge};
 use cubicle_model::{Kind, Lifetime};
 use cubicle_sys::children::{EndedChildren, exit_now, set_ended_children};
 use cubicle_sys::spawn::Permit;
@@ -23,7 +23,7 @@ use rustix::thread::{
 };
 
 use crate::error::{Failed, Step};
-use crate::plan::{Enforcer, Owner, PrivateMount, SandboxPlan, Shown, WORKLOAD_ID, WorkspaceMount};
+use crate::plan::{Enforcer, Owner, PrivateMount, SandboxPlan, ScratchDirectory, WORKLOAD_ID, WorkspaceMount};
 use crate::readback;
 use crate::wire::{Channel, FromCradle};
 
@@ -53,11 +53,8 @@ pub(crate) struct Cradle<'a> {
     pub(crate) outside: &'a Outside,
 }
 
-/// Where a sandbox's scratch tmpfs is while its directories are being shown elsewhere.
-const SCRATCH: &str = "/.cubicle/scratch";
-/// An empty file and an empty directory of the root, for covering what must not be seen.
-const EMPTY_FILE: &str = "/.cubicle/empty/file";
-const EMPTY_DIRECTORY: &str = "/.cubicle/empty/directory";
+/// An empty file of the root, for covering what must not be seen.
+const EMPTY_FILE: &str = "/.cubicle/empty";
 
 const PRIVATE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
@@ -73,6 +70,8 @@ impl Cradle<'_> {
     fn prepare(&mut self) -> Result<Receipt, Failed> {
         set_ended_children(EndedChildren::Wait).step(|| "wait for children".into())?;
         rustix::process::setsid().step(|| "start a session".into())?;
+        // Directories get exactly the mode that the plan says.
+        rustix::process::umask(Mode::empty());
         for private in std::mem::take(&mut self.plan.mounts) {
             self.mount(&private)?;
         }
@@ -88,12 +87,9 @@ impl Cradle<'_> {
 
     fn mount(&mut self, private: &PrivateMount) -> Result<(), Failed> {
         match private {
-            PrivateMount::Scratch { size, inodes, shown } => {
-                tmpfs(SCRATCH, &format!("size={size},nr_inodes={inodes},mode=0755"))?;
-                for directory in shown {
-                    self.show(directory)?;
-                }
-                unmount(SCRATCH, UnmountFlags::DETACH).step(|| "let go of the scratch directory".into())
+            PrivateMount::Scratch { size, inodes, directories } => {
+                tmpfs("/run", &format!("size={size},nr_inodes={inodes},mode=0755"))?;
+                directories.iter().try_for_each(|directory| self.make_scratch(directory))
             }
             PrivateMount::Workspace(WorkspaceMount::Memory { size, inodes }) => {
                 let id = self.workload_outside;
@@ -112,17 +108,14 @@ impl Cradle<'_> {
                 move_mount(&tree, "", CWD, "/workspace", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
                     .step(|| "mount the workspace".into())
             }
-            PrivateMount::Proc { covered_files, covered_directories, read_only } => {
+            PrivateMount::Proc { covered, read_only } => {
                 mount("proc", "/proc", "proc", PRIVATE | MountFlags::NOEXEC, None)
                     .step(|| "mount /proc".into())
                     .map_err(|error| {
                         error.hint("an unprivileged user may mount /proc only where the host's is not masked: run as root, or outside of a container")
                     })?;
-                for name in covered_files {
-                    cover(EMPTY_FILE, name)?;
-                }
-                for name in covered_directories {
-                    cover(EMPTY_DIRECTORY, name)?;
+                for name in covered {
+                    cover(name)?;
                 }
                 for name in read_only {
                     make_read_only(name)?;
@@ -143,20 +136,18 @@ impl Cradle<'_> {
         }
     }
 
-    fn show(&self, shown: &Shown) -> Result<(), Failed> {
-        let inside = format!("{SCRATCH}/{}", shown.name);
-        self.make_directory(&inside, shown.mode, shown.owner)?;
-        mount_bind(&inside, &shown.target).step(|| format!("mount {}", shown.target.display()))
+    fn make_scratch(&self, directory: &ScratchDirectory) -> Result<(), Failed> {
+        let inside = format!("/run/{}", directory.name);
+        self.make_directory(&inside, directory.mode, directory.owner)?;
+        match &directory.target {
+            Some(target) => mount_bind(&inside, target).step(|| format!("mount {}", target.display())),
+            None => Ok(()),
+        }
     }
 
     fn make_directory(&self, path: &str, mode: u32, owner: Owner) -> Result<(), Failed> {
         let say = || format!("make {path}");
-        match mkdirat(CWD, path, Mode::from_raw_mode(mode)) {
-            // Two places may show the same directory.
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error).step(say),
-        }
-        rustix::fs::chmod(path, Mode::from_raw_mode(mode)).step(say)?;
+        mkdirat(CWD, path, Mode::from_raw_mode(mode)).step(say)?;
         if owner == Owner::Workload {
             let (uid, gid) = (Uid::from_raw(self.workload_outside), Gid::from_raw(self.workload_outside));
             chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).step(say)?;
@@ -216,7 +207,7 @@ impl Cradle<'_> {
             host: self.outside.host.clone(),
             limits,
             observed,
-            attempts: self.plan.attempts.clone(),
+            attempts: self.plan.attempts_made_with.clone().map(|made_with| Attempts { made_with, tried: Vec::new() }),
             contradictions,
         })
     }
@@ -253,9 +244,14 @@ impl Cradle<'_> {
 
     fn serve(self, launcher: &Channel, receipt: Receipt) -> Failed {
         let Self { plan, key, journal, control, lifeline, oom_events, outside, .. } = self;
-        // A copy for the journal; the launcher decides whether the sandbox is handed out.
-        let record = serde_json::to_value(&receipt).ok();
-        if let Err(error) = launcher.send(&FromCradle::Ready { receipt: Box::new(receipt) }, &[], &[]) {
+        let written = serde_json::to_value(&receipt).and_then(|record| Ok((serde_json::to_vec(&record)?, record)));
+        let (body, record) = match written {
+            Ok(written) => written,
+            Err(error) => return Failed::new(Kind::Internal, format!("write the receipt: {error}")),
+        };
+        // The launcher decides whether the sandbox is handed out.
+        let ready = FromCradle::Ready { contradictions: receipt.contradictions };
+        if let Err(error) = launcher.send(&ready, &body, &[]) {
             return Failed::new(Kind::Unavailable, format!("the launcher is gone: {error}"));
         }
         // Until the launcher has published the sandbox it is nobody's; when the launcher dies first, so does it.
@@ -271,7 +267,7 @@ impl Cradle<'_> {
             journal,
             journal_limit: plan.journal_limit,
             place: plan.place,
-            receipt: record,
+            receipt: Some(record),
             lifeline: lifeline.filter(|_| plan.lifetime == Lifetime::Bound),
             deadline_seconds: plan.deadline_seconds,
             workload: if plan.two_uids {
@@ -296,9 +292,9 @@ fn tmpfs(target: &str, options: &str) -> Result<(), Failed> {
     mount("tmpfs", target, "tmpfs", PRIVATE, Some(options.as_c_str())).step(|| format!("mount a tmpfs on {target}"))
 }
 
-fn cover(with: &str, name: &str) -> Result<(), Failed> {
+fn cover(name: &str) -> Result<(), Failed> {
     let target = Path::new("/proc").join(name);
-    match mount_bind(with, &target) {
+    match mount_bind(EMPTY_FILE, &target) {
         // Kernels differ in what they show.
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(error) => Err(error).step(|| format!("cover {}", target.display())),

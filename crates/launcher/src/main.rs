@@ -5,6 +5,10 @@ use std::process::ExitCode;
 
 use cubicle_launcher::{attempts, serve, wire::Channel};
 
+/// The one of musl asks the kernel for memory and gives it back for almost every request; this one keeps it.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("serve") => match take_caller().and_then(|caller| serve(Channel::new(caller))) {

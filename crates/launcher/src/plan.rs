@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cubicle_model::receipt::{Attempts, Cgroups, Enforcement, Expected, LimitInForce};
+use cubicle_model::receipt::{Cgroups, Enforcement, Expected, LimitInForce};
 use cubicle_model::{Isolation, Lifetime, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -53,28 +53,30 @@ pub struct SandboxPlan {
     pub place: serde_json::Value,
     pub expected: Expected,
     pub limits: Vec<PlannedLimit>,
-    /// What attackers' attempts came to in a sandbox of the same template, boot and binary.
-    pub attempts: Option<Attempts>,
+    /// Which attempts were made in a sandbox of the same template, boot and binary. Their outcomes are kept once, beside
+    /// the sandboxes.
+    pub attempts_made_with: Option<String>,
 }
 
 /// A mount that belongs to one sandbox alone, in the order in which they are made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PrivateMount {
-    /// One tmpfs whose directories appear at several places.
-    Scratch { size: u64, inodes: u64, shown: Vec<Shown> },
+    /// One tmpfs on `/run` for everything small that is writable; its directories are shown where programs look for them.
+    Scratch { size: u64, inodes: u64, directories: Vec<ScratchDirectory> },
     Workspace(WorkspaceMount),
     /// `/proc` of the new pid namespace, with what tells of the host covered.
-    Proc { covered_files: Vec<String>, covered_directories: Vec<String>, read_only: Vec<String> },
+    Proc { covered: Vec<String>, read_only: Vec<String> },
     Terminals,
     /// Detaches what only the making of the sandbox needed.
     Remove { path: PathBuf },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct ScratchDirectory {
     pub name: String,
-    pub target: PathBuf,
+    /// Where it is shown, too.
+    pub target: Option<PathBuf>,
     pub mode: u32,
     pub owner: Owner,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 
 use cubicle_model::receipt::{CapabilitySets, Credentials, MountSeen, Observed};
 use cubicle_model::Kind;
@@ -55,7 +56,10 @@ pub(crate) fn namespaces() -> Result<BTreeMap<String, u64>, Failed> {
 }
 
 fn read(path: &str) -> Result<String, Failed> {
-    fs::read_to_string(path).step(|| format!("read {path}"))
+    // Files of /proc have no size, so the standard library would begin with many small reads.
+    let mut text = String::with_capacity(8192);
+    fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)).step(|| format!("read {path}"))?;
+    Ok(text)
 }
 
 fn credentials(status: &str) -> Result<Credentials, Failed> {

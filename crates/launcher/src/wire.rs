@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use cubicle_model::receipt::{LimitInForce, MountSeen};
-use cubicle_model::{Lifetime, Receipt, SandboxId};
+use cubicle_model::{Lifetime, SandboxId};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
@@ -56,8 +56,8 @@ pub struct Start {
 pub enum Reply {
     Started(HostFacts),
     Done { tag: u64 },
-    /// Boxed because a receipt is much larger than the other replies.
-    Created { tag: u64, pid: i32, receipt: Box<Receipt> },
+    /// The body is the receipt.
+    Created { tag: u64, pid: i32 },
     Bound { tag: u64, limits: Vec<LimitInForce>, mounts: Vec<MountSeen> },
     Swept { tag: u64, sandboxes: usize, cgroups: usize, directories: usize },
     Failed { tag: u64, error: Failed },
@@ -71,8 +71,9 @@ pub enum FromCradle {
     Prepared,
     /// pid 1 exists. Comes with its pidfd.
     Born { pid: i32 },
-    /// pid 1 is furnished and confined, and this is what it sees of itself.
-    Ready { receipt: Box<Receipt> },
+    /// pid 1 is furnished and confined. The body is its receipt; what it contradicts is said here, too, because the
+    /// launcher only hands the receipt on.
+    Ready { contradictions: Vec<String> },
     Failed { error: Failed },
 }
 

@@ -16,7 +16,7 @@ pub struct Receipt {
     pub host: Host,
     pub limits: Vec<LimitInForce>,
     pub observed: Observed,
-    /// Made once per template, boot and binary; absent while they have not been made yet.
+    /// Made once per template, boot and binary; absent in the sandbox in which they are made.
     pub attempts: Option<Attempts>,
     /// Empty in every sandbox that is handed out.
     pub contradictions: Vec<String>,
@@ -147,6 +147,7 @@ pub enum Enforcement {
 pub struct Attempts {
     /// Template, boot and binary that the attempts were made with.
     pub made_with: String,
+    /// Empty in the sandbox's own record: outcomes are the same for all and kept once.
     pub tried: Vec<Attempt>,
 }
 

@@ -65,11 +65,7 @@ struct CloneArgs {
 ///
 /// The caller must be single-threaded: the child has only the calling thread, so a lock that another thread held
 /// would stay locked for ever. A caller with more threads gets an error instead of a child.
-pub fn fork_into(
-    namespaces: Namespaces,
-    parent: Parent,
-    cgroup: Option<BorrowedFd<'_>>,
-) -> io::Result<Side> {
+pub fn fork_into(namespaces: Namespaces, parent: Parent, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     debug_assert!(is_single_threaded(), "only a single-threaded process may fork");
     let mut pidfd: i32 = -1;
     let mut args = CloneArgs {

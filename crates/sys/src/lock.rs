@@ -35,7 +35,8 @@ mod tests {
     #[test]
     fn nobody_holds_a_fresh_file() {
         let path = std::env::temp_dir().join(format!("cubicle-lock-{}", std::process::id()));
-        let file = std::fs::File::options().create(true).truncate(false).read(true).write(true).open(&path).unwrap();
+        let file =
+            std::fs::File::options().create(true).truncate(false).read(true).write(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(holder(file.as_fd()).unwrap(), None);
         set_exclusive(file.as_fd()).unwrap();

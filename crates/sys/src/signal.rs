@@ -25,7 +25,9 @@ pub fn block_all() -> io::Result<()> {
         if known == 0 && action[0] == libc::SIG_IGN as u64 {
             let default: KernelAction = [0; 4];
             // SAFETY: sets the default action, which runs no code of this process.
-            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, null, size_of::<u64>()) };
+            unsafe {
+                libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, null, size_of::<u64>())
+            };
         }
     }
     Ok(())

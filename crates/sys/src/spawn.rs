@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::process::{Gid, Uid};
@@ -111,7 +112,7 @@ pub struct SpawnError {
 /// How long a child may take until it runs its program. It is ended then, because the caller waits for it, and a
 /// process of the same user may have stopped it.
 const PATIENCE_SECONDS: i64 = 5;
-const STACK: usize = 32 * 1024;
+const STACK: usize = 16 * 1024;
 
 /// The child's view: numbers and pointers only.
 struct Plan<'a> {
@@ -131,8 +132,9 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<i32, SpawnError> {
         127
     }
     let mut plan = Plan { spawn, failed: None, began: false };
-    let mut stack = Vec::<u128>::with_capacity(STACK / 16);
-    let top = stack.as_mut_ptr().wrapping_add(STACK / 16);
+    // The child's stack is a piece of ours: nothing has to be allocated for it.
+    let mut stack = [const { MaybeUninit::<u128>::uninit() }; STACK / 16];
+    let top = stack.as_mut_ptr_range().end;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the child has its own stack, which lives until the call returns, and CLONE_VFORK suspends this thread
     // until the child runs a program or ends. Other threads go on; the child takes no lock and allocates nothing.
@@ -166,7 +168,8 @@ fn become_program(spawn: &Spawn<'_>) -> (Step, i32) {
 fn prepare(spawn: &Spawn<'_>) -> Result<(), (Step, i32)> {
     rustix::process::setsid().map_err(|error| (Step::Session, error.raw_os_error()))?;
     if spawn.has_terminal {
-        rustix::process::ioctl_tiocsctty(spawn.stdio[0]).map_err(|error| (Step::Terminal, error.raw_os_error()))?;
+        rustix::process::ioctl_tiocsctty(spawn.stdio[0])
+            .map_err(|error| (Step::Terminal, error.raw_os_error()))?;
     }
     arrange_stdio(spawn.stdio.map(|fd| fd.as_raw_fd())).map_err(|errno| (Step::Stdio, errno))?;
     if let Some(tag) = spawn.tag {
@@ -174,7 +177,9 @@ fn prepare(spawn: &Spawn<'_>) -> Result<(), (Step, i32)> {
         let Permit([first, second]) = tag.permit;
         let null = std::ptr::null_mut::<libc::rlimit64>();
         // SAFETY: the kernel reads one rlimit64, which lives until the call returns, and writes none.
-        let status = unsafe { libc::syscall(libc::SYS_prlimit64, 0, RLIMIT_LOCKS, &raw const limit, null, first, second) };
+        let status = unsafe {
+            libc::syscall(libc::SYS_prlimit64, 0, RLIMIT_LOCKS, &raw const limit, null, first, second)
+        };
         check(status).map_err(|errno| (Step::Tag, errno))?;
     }
     if let Some(Ids { uid, gid }) = spawn.ids {
@@ -354,7 +359,12 @@ mod tests {
         if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) }
     }
 
-    fn run(candidates: &[&CStr], arguments: &[&[u8]], cwd: &CStr, stdout: BorrowedFd<'_>) -> Result<i32, SpawnError> {
+    fn run(
+        candidates: &[&CStr],
+        arguments: &[&[u8]],
+        cwd: &CStr,
+        stdout: BorrowedFd<'_>,
+    ) -> Result<i32, SpawnError> {
         let null = File::open("/dev/null").unwrap();
         spawn(&Spawn {
             program: Program::FirstOf(candidates),
@@ -384,7 +394,10 @@ mod tests {
         assert_eq!(wait(pid.unwrap()), 0);
         let (first, limits) = output.split_once('\n').unwrap();
         assert_eq!(first, "hi /usr one two");
-        assert_eq!(limits.split_whitespace().collect::<Vec<_>>(), ["Max", "file", "locks", "77", "77", "locks"]);
+        assert_eq!(
+            limits.split_whitespace().collect::<Vec<_>>(),
+            ["Max", "file", "locks", "77", "77", "locks"]
+        );
     }
 
     #[test]
@@ -393,7 +406,10 @@ mod tests {
         let missing = run(&[c"/nonexistent"], &[b"x"], c"/", write.as_fd()).unwrap_err();
         assert_eq!((missing.step, missing.error.kind()), (Step::Execute, io::ErrorKind::NotFound));
         let directory = run(&[c"/usr"], &[b"x"], c"/", write.as_fd()).unwrap_err();
-        assert_eq!((directory.step, directory.error.kind()), (Step::Execute, io::ErrorKind::PermissionDenied));
+        assert_eq!(
+            (directory.step, directory.error.kind()),
+            (Step::Execute, io::ErrorKind::PermissionDenied)
+        );
         let nowhere = run(&[c"/bin/sh"], &[b"x"], c"/nonexistent", write.as_fd()).unwrap_err();
         assert_eq!((nowhere.step, nowhere.error.kind()), (Step::WorkingDirectory, io::ErrorKind::NotFound));
     }

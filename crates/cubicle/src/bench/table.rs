@@ -1,68 +1,112 @@
-//! One row per measurement, as JSON and as a table.
+//! Rows as a table, for a terminal and for a document.
 
-use serde::Serialize;
+use super::machine::Machine;
+use super::row::Row;
 
-/// What was measured, and against what. `ratio` is this ÷ `versus`.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Row {
-    pub(crate) id: &'static str,
-    pub(crate) what: String,
-    pub(crate) p50: f64,
-    pub(crate) p99: f64,
-    pub(crate) unit: &'static str,
-    pub(crate) versus: Option<String>,
-    pub(crate) ratio: Option<f64>,
-    /// As in `<= 1.25`; absent for what is only shown for comparison.
-    pub(crate) goal: Option<String>,
-    pub(crate) met: Option<bool>,
-}
-
-pub(crate) fn render(rows: &[Row]) -> String {
+pub(crate) fn render(rows: &[Row], machine: &Machine) -> String {
     let mut text = format!(
-        "{:<16} {:>10} {:>10} {:<5} {:<22} {:>7} {:<9} {:<4} what\n",
+        "{:<16} {:>10} {:>10} {:<5} {:<12} {:>7} {:<8} {:<4} what\n",
         "id", "p50", "p99", "unit", "versus", "ratio", "goal", "met"
     );
     for row in rows {
-        let ratio = row.ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
-        let met = match row.met {
-            None => "-",
-            Some(true) => "yes",
-            Some(false) => "NO",
-        };
+        let cells = Cells::of(row);
         text.push_str(&format!(
-            "{:<16} {:>10.2} {:>10.2} {:<5} {:<22} {:>7} {:<9} {:<4} {}\n",
+            "{:<16} {:>10} {:>10} {:<5} {:<12} {:>7} {:<8} {:<4} {}\n",
             row.id,
-            row.p50,
-            row.p99,
+            cells.p50,
+            cells.p99,
             row.unit,
-            row.versus.as_deref().unwrap_or("-"),
-            ratio,
-            row.goal.as_deref().unwrap_or("-"),
-            met,
+            cells.versus,
+            cells.ratio,
+            cells.goal,
+            cells.met,
             row.what
         ));
     }
+    text.push('\n');
+    for (name, found) in machine.lines() {
+        text.push_str(&format!("{name:<12} {found}\n"));
+    }
     text
+}
+
+pub(crate) fn render_markdown(rows: &[Row], machine: &Machine) -> String {
+    let mut text = String::from(
+        "| id | what | p50 | p99 | unit | versus | ratio | goal | met |\n\
+         |---|---|---:|---:|---|---|---:|---|---|\n",
+    );
+    for row in rows {
+        let cells = Cells::of(row);
+        // A bar in a text would end its cell.
+        let what = row.what.replace('|', "\\|").replace('\n', " ");
+        text.push_str(&format!(
+            "| {} | {what} | {} | {} | {} | {} | {} | {} | {} |\n",
+            row.id, cells.p50, cells.p99, row.unit, cells.versus, cells.ratio, cells.goal, cells.met
+        ));
+    }
+    text.push('\n');
+    for (name, found) in machine.lines() {
+        text.push_str(&format!("- {name}: {found}\n"));
+    }
+    text
+}
+
+/// What is shown of a row; a dash stands for what is absent.
+struct Cells {
+    p50: String,
+    p99: String,
+    versus: String,
+    ratio: String,
+    goal: String,
+    met: &'static str,
+}
+
+impl Cells {
+    fn of(row: &Row) -> Self {
+        let dash = || "-".to_owned();
+        let figure = |value: Option<f64>| value.map_or_else(dash, |value| format!("{value:.3}"));
+        Self {
+            p50: figure(row.p50),
+            p99: figure(row.p99),
+            versus: row.versus.clone().unwrap_or_else(dash),
+            ratio: row.ratio.map_or_else(dash, |ratio| format!("{ratio:.2}")),
+            goal: row.goal.clone().unwrap_or_else(dash),
+            met: match row.met {
+                None => "-",
+                Some(true) => "yes",
+                Some(false) => "NO",
+            },
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::row::Goal;
+    use crate::bench::samples::Samples;
+
+    fn samples(value: f64) -> Samples {
+        let mut samples = Samples::default();
+        samples.push(value);
+        samples
+    }
 
     #[test]
     fn a_missed_goal_stands_out() {
-        let row = Row {
-            id: "exec.warm",
-            what: "exec in a warm sandbox".into(),
-            p50: 600.0,
-            p99: 900.0,
-            unit: "us",
-            versus: Some("posix_spawn".into()),
-            ratio: Some(1.5),
-            goal: Some("<= 1.25".into()),
-            met: Some(false),
-        };
-        let text = render(&[row]);
-        assert!(text.contains("1.50") && text.contains(" NO "), "{text}");
+        let row = Row::measured("exec.warm", "exec in a warm sandbox", &samples(1.5), "ms")
+            .over("posix_spawn", &samples(1.0))
+            .judged(Goal::AtMost(1.25));
+        let text = render(std::slice::from_ref(&row), &Machine::default());
+        assert!(text.contains(" 1.50 ") && text.contains(" NO "), "{text}");
+        let text = render_markdown(&[row], &Machine::default());
+        assert!(text.contains("| 1.50 | <= 1.25 | NO |"), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_dash_and_not_a_zero() {
+        let row = Row::measured("cycles", "a|b", &Samples::default(), "/s");
+        let text = render_markdown(&[row], &Machine::default());
+        assert!(text.contains("| cycles | a\\|b | - | - | /s | - | - | - | - |"), "{text}");
     }
 }

@@ -75,10 +75,13 @@ impl Arguments {
 
     fn into_config(self) -> Result<Config, String> {
         let limits = Limits::default();
-        let sandbox: SandboxId =
-            self.required("--sandbox")?.parse().map_err(|error: cubicle_model::ParseIdError| error.to_string())?;
+        let sandbox: SandboxId = self
+            .required("--sandbox")?
+            .parse()
+            .map_err(|error: cubicle_model::ParseIdError| error.to_string())?;
         let socket = self.required("--listen")?;
-        let socket = socket.strip_prefix("unix:").ok_or_else(|| format!("--listen takes unix:PATH, not {socket}"))?;
+        let socket =
+            socket.strip_prefix("unix:").ok_or_else(|| format!("--listen takes unix:PATH, not {socket}"))?;
         let workload = match (self.number("--workload-uid")?, self.number("--workload-gid")?) {
             (None, None) => Workload::OneUid,
             (Some(uid), gid) => Workload::TwoUids { uid, gid: gid.unwrap_or(uid) },

@@ -113,9 +113,13 @@ impl Guest {
         self.call_json("GET /receipt", b"", Repeat::Safe).await
     }
 
-    /// Adds to the environment of every later exec.
-    pub async fn bind_env(&self, env: &BTreeMap<String, String>) -> Result<(), ClientError> {
-        let body = to_json(&BindRequest { env: env.clone() })?;
+    /// Adds to the environment of every later exec, and replaces the receipt where there is a new one.
+    pub async fn bind(
+        &self,
+        env: &BTreeMap<String, String>,
+        receipt: Option<serde_json::Value>,
+    ) -> Result<(), ClientError> {
+        let body = to_json(&BindRequest { env: env.clone(), receipt })?;
         self.call("POST /bind", &body, Repeat::Safe).await.map(drop)
     }
 

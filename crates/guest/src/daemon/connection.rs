@@ -119,8 +119,14 @@ impl Connection {
         std::mem::take(&mut self.outbox).split_off(sent)
     }
 
-    pub(super) fn has_outgoing(&self) -> bool {
+    fn has_outgoing(&self) -> bool {
         self.sent < self.outbox.len()
+    }
+
+    /// Whether something waits for the other side to read.
+    pub(super) fn wants_output(&self) -> bool {
+        let is_held = matches!(&self.phase, Phase::Streaming(stream) if stream.is_held);
+        self.blocked || (self.has_outgoing() && !is_held)
     }
 
     pub(super) fn send_descriptor_with_next(&mut self, descriptor: OwnedFd) {
@@ -141,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// Reads what is there, up to a bound. False: nothing came.
+    /// Reads what is there, up to a bound. False: nothing more is there now.
     pub(super) fn fill_inbox(&mut self) -> io::Result<bool> {
         let mut buffer = [0; READ_SIZE];
         match rustix::io::read(&self.fd, &mut buffer) {
@@ -151,7 +157,7 @@ impl Connection {
             }
             Ok(read) => {
                 self.inbox.extend_from_slice(&buffer[..read]);
-                Ok(true)
+                Ok(read == READ_SIZE)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),

@@ -42,7 +42,10 @@ pub enum BadRequest {
 
 impl Head {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(given, _)| given.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     /// The value of a query parameter; one without `=` has the value `true`.
@@ -60,9 +63,9 @@ impl Head {
     /// Whether the `Accept` header names this media type.
     pub fn accepts(&self, media: &str) -> bool {
         self.header("accept").is_some_and(|accept| {
-            accept.split(',').any(|one| {
-                one.split(';').next().is_some_and(|one| one.trim().eq_ignore_ascii_case(media))
-            })
+            accept
+                .split(',')
+                .any(|one| one.split(';').next().is_some_and(|one| one.trim().eq_ignore_ascii_case(media)))
         })
     }
 }
@@ -275,7 +278,8 @@ pub(super) fn write_json(into: &mut Vec<u8>, status: u16, body: &impl Serialize,
 
 /// Appends the head of a response whose body follows in chunks.
 pub(super) fn write_chunked_head(into: &mut Vec<u8>, media: &str, extra: &str) {
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {media}\r\nTransfer-Encoding: chunked\r\n{extra}\r\n");
+    let head =
+        format!("HTTP/1.1 200 OK\r\nContent-Type: {media}\r\nTransfer-Encoding: chunked\r\n{extra}\r\n");
     into.extend_from_slice(head.as_bytes());
 }
 
@@ -285,7 +289,8 @@ pub(super) fn write_chunk_line(into: &mut Vec<u8>, len: u64) {
 
 pub(super) const CHUNK_END: &[u8] = b"\r\n";
 pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
-pub(super) const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n";
+pub(super) const SWITCHING: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n";
 
 fn reason(status: u16) -> &'static str {
     match status {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use cubicle_model::{Command, ExecId, Stdin};
 use cubicle_sys::spawn::{self, Program, Spawn, SpawnError, Step, Strings};
@@ -29,7 +30,8 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 /// Both sides of an exec's standard streams.
 struct Streams {
-    child: [OwnedFd; 3],
+    stdin: Arc<OwnedFd>,
+    child: [OwnedFd; 2],
     stdout: OwnedFd,
     stderr: Option<OwnedFd>,
     input: Input,
@@ -67,19 +69,27 @@ impl Server {
         let pid = self.spawn(spec, &streams, tag)?;
         start.pid = pid;
         let payload = serde_json::to_vec(&start).expect("a start has only string keys");
-        let draft =
-            Draft { kind: Kind::Start, exec: number, time_us: clock::unix_micros(), stream_offset: 0, payload: &payload };
+        let draft = Draft {
+            kind: Kind::Start,
+            exec: number,
+            time_us: clock::unix_micros(),
+            stream_offset: 0,
+            payload: &payload,
+        };
         let appended = match self.journal.append_from_reserve(&[draft]) {
             Ok(appended) => appended,
             Err(error) => {
                 tree::kill(tag);
-                return Err(Refusal::new(507, "journal_unwritable", format!("cannot write the journal: {error}"))
-                    .hint("make room on the filesystem of the data directory"));
+                return Err(Refusal::new(
+                    507,
+                    "journal_unwritable",
+                    format!("cannot write the journal: {error}"),
+                )
+                .hint("make room on the filesystem of the data directory"));
             }
         };
         let timeout_due = spec.timeout_nanos.map(|nanos| clock::boot_nanos().saturating_add(nanos));
-        let Streams { child, stdout, stderr, input } = streams;
-        drop(child);
+        let Streams { stdin: _, child: _, stdout, stderr, input } = streams;
         let live = Live {
             pid,
             stdout: Some(stdout),
@@ -148,7 +158,7 @@ impl Server {
             arguments: &Strings::new(spec.arguments.iter().map(String::as_bytes)),
             environment: &Strings::new(variables.iter().map(String::as_bytes)),
             working_directory: &working_directory,
-            stdio: [streams.child[0].as_fd(), streams.child[1].as_fd(), streams.child[2].as_fd()],
+            stdio: [streams.stdin.as_fd(), streams.child[0].as_fd(), streams.child[1].as_fd()],
             has_terminal: spec.tty.is_some(),
             ids: self.settings.workload.ids(),
             tag: Some(spawn::Tag { value: tag.0, permit: self.settings.permit }),
@@ -169,8 +179,8 @@ impl Server {
                 input.push(text.as_bytes());
                 input.close();
             }
-            let child = [stdin, stdout, pair.terminal];
-            return Ok(Streams { child, stdout: pair.controller, stderr: None, input });
+            let child = [stdout, pair.terminal];
+            return Ok(Streams { stdin: stdin.into(), child, stdout: pair.controller, stderr: None, input });
         }
         let (stdin, input) = match &spec.stdin {
             Stdin::Closed => (self.null()?, Input::none()),
@@ -182,17 +192,21 @@ impl Server {
                     input.push(text.as_bytes());
                     input.close();
                 }
-                (read, input)
+                (read.into(), input)
             }
         };
         let (stdout, child_stdout) = output_pipe()?;
         let (stderr, child_stderr) = output_pipe()?;
-        Ok(Streams { child: [stdin, child_stdout, child_stderr], stdout, stderr: Some(stderr), input })
+        Ok(Streams { stdin, child: [child_stdout, child_stderr], stdout, stderr: Some(stderr), input })
     }
 
-    fn null(&mut self) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(rustix::fs::open(c"/dev/null", flags, Mode::empty())?)
+    /// Opened once, when the first exec needs it.
+    fn null(&mut self) -> io::Result<Arc<OwnedFd>> {
+        if let Some(null) = &self.null {
+            return Ok(Arc::clone(null));
+        }
+        let null = rustix::fs::open(c"/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Arc::clone(self.null.insert(Arc::new(null))))
     }
 }
 

@@ -4,6 +4,7 @@
 //! may block, get a thread of their own while they last.
 
 mod connection;
+mod conversation;
 mod ending;
 mod exec;
 pub mod files;
@@ -12,6 +13,7 @@ mod input;
 mod launch;
 mod oom;
 mod output;
+mod past;
 mod render;
 mod routes;
 mod server;

@@ -1,5 +1,7 @@
 //! From an exec's pipes into the journal, and how an exec's end is recorded.
 
+use std::mem::MaybeUninit;
+
 use cubicle_model::Exit;
 use cubicle_sys::clock;
 use cubicle_sys::spawn::Ended;
@@ -15,8 +17,10 @@ use crate::wire::{Exited, StreamBytes, Truncated};
 
 /// Room in the journal that output leaves to the records that say how its exec ended.
 const CONTROL_BYTES: u64 = 1024;
-const SMALL_READ: usize = 64 * 1024;
-const LARGE_READ: usize = 512 * 1024;
+const SMALL_READ: usize = 16 * 1024;
+const LARGE_READ: usize = 256 * 1024;
+/// What a pipe holds unless it is told otherwise; reading this much means that it was full.
+const USUAL_PIPE: usize = 64 * 1024;
 const LARGE_PIPE: usize = 1024 * 1024;
 /// What a process can have left in its pipe when it ends.
 const MOST_LEFT_IN_PIPE: usize = LARGE_PIPE + SMALL_READ;
@@ -31,38 +35,44 @@ impl Server {
     /// Reads once from an exec's pipe. Returns how much was read; 0 when there is nothing now or never again.
     pub(super) fn read_output(&mut self, number: u32, which: Which) -> usize {
         let Some(live) = self.execs.live_mut(number) else { return 0 };
-        let has_terminal = live.has_terminal;
+        let can_be_large = !live.has_terminal;
         let Some(pipe) = live.pipe(which).as_ref() else { return 0 };
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        if buffer.capacity() == 0 {
-            buffer.reserve_exact(SMALL_READ);
-        }
-        let read = match rustix::io::read(pipe, spare_capacity(&mut buffer)) {
-            Ok(read) if read > 0 => {
-                if read >= SMALL_READ && buffer.capacity() < LARGE_READ && !has_terminal {
-                    // A process that prints this much gets a pipe in which it does not have to stop so often. More
-                    // than the user's share of pipe memory is refused, and the small pipe does.
+        // Most execs print little; only one that prints much gets a buffer that has to be allocated.
+        let mut small = [MaybeUninit::uninit(); SMALL_READ];
+        let mut large = std::mem::take(&mut self.buffer);
+        large.clear();
+        let read = if large.capacity() == 0 {
+            rustix::io::read(pipe, &mut small).map(|(read, _)| &*read)
+        } else {
+            match rustix::io::read(pipe, spare_capacity(&mut large)) {
+                Ok(_) => Ok(&large[..]),
+                Err(error) => Err(error),
+            }
+        };
+        let read = match read {
+            Ok(bytes) if !bytes.is_empty() => {
+                let grows = bytes.len() == SMALL_READ && can_be_large && large.capacity() == 0;
+                if grows || (bytes.len() == USUAL_PIPE && can_be_large) {
+                    // It also gets a pipe in which it does not have to stop so often. More than the user's share of
+                    // pipe memory is refused, and the small pipe does.
                     let _ = rustix::pipe::fcntl_setpipe_size(pipe, LARGE_PIPE);
-                    self.wants_large_buffer = true;
                 }
-                self.keep_output(number, which, &buffer);
+                self.keep_output(number, which, bytes);
+                let read = bytes.len();
+                if grows {
+                    large = Vec::with_capacity(LARGE_READ);
+                }
                 read
             }
             Err(Errno::AGAIN | Errno::INTR) => 0,
             // A terminal whose last process closed it reads as an input/output error.
             Ok(_) | Err(_) => {
-                if let Some(live) = self.execs.live_mut(number) {
-                    *live.pipe(which) = None;
-                }
+                *live.pipe(which) = None;
                 self.unsettled.push(number);
                 0
             }
         };
-        if self.wants_large_buffer && buffer.capacity() < LARGE_READ {
-            buffer = Vec::with_capacity(LARGE_READ);
-        }
-        self.buffer = buffer;
+        self.buffer = large;
         read
     }
 
@@ -100,7 +110,13 @@ impl Server {
         let mut drafts = Vec::with_capacity(2);
         if live.lost != StreamBytes::default() {
             lost_payload = json(&live.lost);
-            drafts.push(Draft { kind: Kind::Lost, exec: number, time_us, stream_offset: 0, payload: &lost_payload });
+            drafts.push(Draft {
+                kind: Kind::Lost,
+                exec: number,
+                time_us,
+                stream_offset: 0,
+                payload: &lost_payload,
+            });
         }
         if !kept.is_empty() {
             drafts.push(Draft { kind, exec: number, time_us, stream_offset, payload: kept });
@@ -120,7 +136,8 @@ impl Server {
             let stream = kind.name().to_owned();
             let payload = json(&Truncated { stream, limit: self.journal.limit() });
             let stream_offset = stream_offset + kept.len() as u64;
-            let draft = Draft { kind: Kind::Truncated, exec: number, time_us, stream_offset, payload: &payload };
+            let draft =
+                Draft { kind: Kind::Truncated, exec: number, time_us, stream_offset, payload: &payload };
             // When even this cannot be written, the totals in `eof` still tell.
             let _ = self.journal.append_from_reserve(&[draft]);
         }
@@ -137,7 +154,6 @@ impl Server {
         }
         if self.execs.live_count() == 0 && self.buffer.capacity() > 0 {
             self.buffer = Vec::new();
-            self.wants_large_buffer = false;
         }
     }
 

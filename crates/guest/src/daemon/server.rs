@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use cubicle_model::{Exit, SandboxId};
+use cubicle_model::SandboxId;
 use cubicle_sys::spawn::Permit;
 use cubicle_sys::{clock, signal, spawn};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -14,16 +15,16 @@ use rustix::rand::GetRandomFlags;
 use serde_json::Value;
 
 use super::connection::{Connection, Phase};
-use super::exec::{Exec, Execs, Which};
+use super::exec::{Execs, Which};
 use super::oom::OomCounter;
+use super::past::Past;
 use super::slots::Slots;
 use super::timers::{Due, Timers};
 use super::tunnel::{Side, Tunnel};
 use super::workers::Workers;
 use super::{Config, StartError, Workload};
 use crate::hello::{self, Key, Nonce};
-use crate::journal::{Draft, Header, Journal, Kind};
-use crate::wire;
+use crate::journal::{Draft, Journal, Kind};
 
 /// Exit code when the sandbox reached its deadline.
 pub const EXIT_DEADLINE: i32 = 75;
@@ -31,6 +32,8 @@ const EXIT_ASKED: i32 = 0;
 
 /// Beside one connection for each exec that may run.
 const SPARE_CONNECTIONS: usize = 64;
+/// How long the beginning of an exec may wait for its end, to be sent with it.
+const HOLD_NANOS: i64 = 1_000_000;
 const EVENTS_AT_ONCE: usize = 32;
 const FEATURES: &[&str] = &["exec", "files", "journal", "listen", "ports", "accept"];
 
@@ -131,9 +134,11 @@ pub(super) struct Server {
     pub(super) deadline: u64,
     /// Execs whose first process ended or whose output closed since the last look.
     pub(super) unsettled: Vec<u32>,
-    /// What is read from pipes goes through it; there only while execs run.
+    /// What is read from pipes goes through it; there only while execs run that print much.
     pub(super) buffer: Vec<u8>,
-    pub(super) wants_large_buffer: bool,
+    pub(super) null: Option<Arc<OwnedFd>>,
+    /// Connections whose exec has only just begun. What it says first may be all there is, and goes out together.
+    pub(super) held: Vec<u64>,
     /// Some reader has more to get at once.
     pub(super) has_more: bool,
     listener: Option<OwnedFd>,
@@ -145,11 +150,11 @@ impl Server {
     pub(super) fn new(config: Config) -> Result<Self, StartError> {
         let doing = |doing| move |source: io::Error| StartError::System { doing, source };
         let mut past = Past::default();
-        let journal =
-            Journal::open(config.journal, config.journal_limit, |offset, header, payload| {
-                past.note(offset, header, payload);
-            })?;
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| doing("make the event queue")(error.into()))?;
+        let journal = Journal::open(config.journal, config.journal_limit, |offset, header, payload| {
+            past.note(offset, header, payload);
+        })?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)
+            .map_err(|error| doing("make the event queue")(error.into()))?;
         let epoll = Epoll(epoll);
         let timers = Timers::new().map_err(doing("make a timer"))?;
         let signals = signal::descriptor().map_err(doing("make a signal descriptor"))?;
@@ -177,7 +182,8 @@ impl Server {
             deadline: now,
             unsettled: Vec::new(),
             buffer: Vec::new(),
-            wants_large_buffer: false,
+            null: None,
+            held: Vec::new(),
             has_more: false,
             listener: config.listener,
             lifeline: config.lifeline,
@@ -221,35 +227,19 @@ impl Server {
         Ok(())
     }
 
-    /// Takes over the execs of an earlier life of this journal. Whatever had not ended then ended unseen.
-    fn adopt(&mut self, past: Past) -> io::Result<()> {
-        for mut exec in past.execs.into_values() {
-            if exec.exit_end.is_none() {
-                let unknown =
-                    wire::Exited { exit: Exit::Unknown, timed_out: false, user_us: 0, sys_us: 0, max_rss_kb: 0 };
-                let payload = serde_json::to_vec(&unknown)?;
-                let appended = self.journal.append_from_reserve(&[draft(exec.number, Kind::Exit, &payload)])?;
-                (exec.exit, exec.exit_end) = (Some(Exit::Unknown), Some(appended.end));
-            }
-            if exec.eof_end.is_none() {
-                let payload = serde_json::to_vec(&exec.output)?;
-                let appended = self.journal.append_from_reserve(&[draft(exec.number, Kind::Eof, &payload)])?;
-                exec.eof_end = Some(appended.end);
-            }
-            self.execs.insert(exec);
-        }
-        Ok(())
-    }
-
     /// Goes on until the sandbox ends; returns only when waiting itself fails.
     pub(super) fn run(&mut self) -> StartError {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_AT_ONCE);
         loop {
             events.clear();
-            let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            let timeout = self.has_more.then_some(&at_once);
+            let held = std::mem::take(&mut self.held);
+            let timeout = match (self.has_more, held.is_empty()) {
+                (true, _) => Some(rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }),
+                (false, false) => Some(rustix::event::Timespec { tv_sec: 0, tv_nsec: HOLD_NANOS }),
+                (false, true) => None,
+            };
             self.has_more = false;
-            match epoll::wait(&self.epoll.0, rustix::buffer::spare_capacity(&mut events), timeout) {
+            match epoll::wait(&self.epoll.0, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     return StartError::System { doing: "wait for events", source: error.into() };
@@ -261,6 +251,7 @@ impl Server {
                 }
             }
             self.settle();
+            self.release(held);
             self.deliver();
         }
     }
@@ -318,7 +309,8 @@ impl Server {
 
     pub(super) fn set_deadline(&mut self, seconds: u64) {
         self.timers.remove(self.deadline, Due::Deadline);
-        self.deadline = clock::boot_nanos().saturating_add(seconds.saturating_mul(1_000_000_000)).min(i64::MAX as u64);
+        self.deadline =
+            clock::boot_nanos().saturating_add(seconds.saturating_mul(1_000_000_000)).min(i64::MAX as u64);
         self.timers.add(self.deadline, Due::Deadline);
     }
 
@@ -409,50 +401,6 @@ impl Server {
 }
 
 /// A record of this moment that belongs to no stream.
-fn draft(exec: u32, kind: Kind, payload: &[u8]) -> Draft<'_> {
+pub(super) fn draft(exec: u32, kind: Kind, payload: &[u8]) -> Draft<'_> {
     Draft { kind, exec, time_us: clock::unix_micros(), stream_offset: 0, payload }
-}
-
-/// The execs of an earlier life of a journal.
-#[derive(Debug, Default)]
-struct Past {
-    execs: BTreeMap<u32, Exec>,
-}
-
-impl Past {
-    fn note(&mut self, offset: u64, header: &Header, payload: &[u8]) {
-        let end = offset + header.record_len();
-        if header.kind == Kind::Start
-            && let Ok(start) = serde_json::from_slice::<wire::Start>(payload)
-        {
-            let exec = Exec {
-                id: start.exec_id,
-                number: header.exec,
-                start_seq: header.seq,
-                start_offset: offset,
-                output: Default::default(),
-                exit: None,
-                exit_end: None,
-                eof_end: None,
-                ending: None,
-                live: None,
-            };
-            self.execs.insert(header.exec, exec);
-        }
-        let Some(exec) = self.execs.get_mut(&header.exec) else { return };
-        let reached = header.stream_offset + u64::from(header.payload_len);
-        match header.kind {
-            Kind::Stdout => exec.output.stdout = reached,
-            Kind::Stderr => exec.output.stderr = reached,
-            Kind::Exit => {
-                exec.exit_end = Some(end);
-                exec.exit = serde_json::from_slice(payload).ok().map(|exited: wire::Exited| exited.exit);
-            }
-            Kind::Eof => {
-                exec.eof_end = Some(end);
-                exec.output = serde_json::from_slice(payload).unwrap_or(exec.output);
-            }
-            _ => {}
-        }
-    }
 }

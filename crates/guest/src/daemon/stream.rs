@@ -26,6 +26,8 @@ pub(super) struct Stream {
     /// Bytes of an announced chunk that still go from file to socket.
     chunk_left: u64,
     keep_alive: bool,
+    /// Nothing goes out yet.
+    pub(super) is_held: bool,
     /// The exit code goes behind the last record, as a line of its own.
     exit_line: Option<String>,
 }
@@ -88,8 +90,14 @@ impl Format {
 }
 
 impl Stream {
-    pub(super) fn new(offset: u64, exec: Option<u32>, format: Format, until: Until, keep_alive: bool) -> Self {
-        Self { offset, exec, format, until, chunk_left: 0, keep_alive, exit_line: None }
+    pub(super) fn new(
+        offset: u64,
+        exec: Option<u32>,
+        format: Format,
+        until: Until,
+        keep_alive: bool,
+    ) -> Self {
+        Self { offset, exec, format, until, chunk_left: 0, keep_alive, is_held: false, exit_line: None }
     }
 
     /// Sends what is there. `end` is where the stream ends, when that is known already.
@@ -99,6 +107,9 @@ impl Stream {
         journal: &Journal,
         end: Option<&End>,
     ) -> io::Result<Pumped> {
+        if self.is_held {
+            return Ok(Pumped::Waiting);
+        }
         let stop = match self.until {
             Until::Offset(offset) => Some(offset),
             Until::Exec(_) => end.map(|end| end.offset),
@@ -126,7 +137,8 @@ impl Stream {
                 continue;
             }
             let until = stop.unwrap_or(u64::MAX).min(journal.end());
-            let run = if self.offset < until { Some(journal.next_run(self.offset, self.exec)?) } else { None };
+            let run =
+                if self.offset < until { Some(journal.next_run(self.offset, self.exec)?) } else { None };
             match run {
                 Some(run) if run.len > 0 && run.offset < until => {
                     self.offset = run.offset;
@@ -181,10 +193,11 @@ impl Stream {
             }
             Format::Events | Format::Lines => {
                 let mut text = Vec::new();
-                let used = render::records(journal, self.offset, len, RENDERED, |record| match self.format {
-                    Format::Events => render::event(&mut text, record),
-                    Format::Lines | Format::Binary => render::line(&mut text, record),
-                })?;
+                let used =
+                    render::records(journal, self.offset, len, RENDERED, |record| match self.format {
+                        Format::Events => render::event(&mut text, record),
+                        Format::Lines | Format::Binary => render::line(&mut text, record),
+                    })?;
                 self.offset += used;
                 if !text.is_empty() {
                     http::write_chunk_line(outbox, text.len() as u64);

@@ -81,7 +81,9 @@ impl Timers {
         self.armed_for = at;
         let value = match at {
             NEVER => Timespec { tv_sec: 0, tv_nsec: 0 },
-            at => Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000).max(1) as i64 },
+            at => {
+                Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000).max(1) as i64 }
+            }
         };
         let interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let setting = Itimerspec { it_interval: interval, it_value: value };

@@ -75,7 +75,9 @@ fn has_tag(pid: i32, tag: Tag, text: &mut String) -> bool {
 fn is_alive(pid: i32, text: &mut String) -> bool {
     // The state follows the name, which is in parentheses and may contain anything.
     read(&format!("/proc/{pid}/stat"), text)
-        && text.rsplit_once(')').is_some_and(|(_, rest)| !matches!(rest.trim_start().as_bytes().first(), Some(b'Z' | b'X')))
+        && text
+            .rsplit_once(')')
+            .is_some_and(|(_, rest)| !matches!(rest.trim_start().as_bytes().first(), Some(b'Z' | b'X')))
 }
 
 fn read(path: &str, text: &mut String) -> bool {

@@ -127,7 +127,8 @@ impl Server {
         greeting: Greeting,
     ) -> Result<(), (OwnedFd, Refusal)> {
         if self.tunnels.len() >= MOST_TUNNELS {
-            let refusal = Refusal::new(503, "too_many_tunnels", "too many connections into the sandbox are open");
+            let refusal =
+                Refusal::new(503, "too_many_tunnels", "too many connections into the sandbox are open");
             return Err((host, refusal));
         }
         let socket = match begin_connect(port) {
@@ -144,10 +145,10 @@ impl Server {
         let key = self.tunnels.insert(tunnel);
         let Some(mut tunnel) = self.tunnels.take(key) else { return Ok(()) };
         let watched = EventFlags::OUT;
-        let added = self
-            .epoll
-            .add(tunnel.port.fd.as_fd(), Token::Tunnel(key, Side::Port), watched)
-            .and_then(|()| self.epoll.add(tunnel.host.fd.as_fd(), Token::Tunnel(key, Side::Host), EventFlags::empty()));
+        let added =
+            self.epoll.add(tunnel.port.fd.as_fd(), Token::Tunnel(key, Side::Port), watched).and_then(|()| {
+                self.epoll.add(tunnel.host.fd.as_fd(), Token::Tunnel(key, Side::Host), EventFlags::empty())
+            });
         if let Err(error) = added {
             self.tunnels.free(key);
             return Err((tunnel.host.fd, port_refusal(port, &error)));
@@ -227,7 +228,8 @@ impl Server {
         };
         let host = wanted(tunnel.to_port.wants_input(), tunnel.to_host.pending());
         let port = wanted(tunnel.to_host.wants_input(), tunnel.to_port.pending());
-        for (end, flags, side) in [(&mut tunnel.host, host, Side::Host), (&mut tunnel.port, port, Side::Port)] {
+        for (end, flags, side) in [(&mut tunnel.host, host, Side::Host), (&mut tunnel.port, port, Side::Port)]
+        {
             if end.watched != flags {
                 self.epoll.modify(end.fd.as_fd(), Token::Tunnel(key, side), flags)?;
                 end.watched = flags;

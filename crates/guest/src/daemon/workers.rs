@@ -46,16 +46,18 @@ impl Server {
         &mut self,
         mut connection: Connection,
         head: Head,
-    ) -> Result<(), (Connection, Refusal)> {
+    ) -> Result<(), Box<(Connection, Refusal)>> {
         if self.workers.active >= MOST_WORKERS {
-            let refusal = Refusal::new(503, "too_many_file_operations", "too many file operations run at once")
-                .hint("try again when some are finished");
-            return Err((connection, refusal));
+            let refusal =
+                Refusal::new(503, "too_many_file_operations", "too many file operations run at once")
+                    .hint("try again when some are finished");
+            return Err(Box::new((connection, refusal)));
         }
-        let refuse = |error: io::Error| Refusal::new(503, "no_thread", format!("cannot start a thread: {error}"));
+        let refuse =
+            |error: io::Error| Refusal::new(503, "no_thread", format!("cannot start a thread: {error}"));
         let returned = match self.returned() {
             Ok(returned) => returned,
-            Err(error) => return Err((connection, refuse(error))),
+            Err(error) => return Err(Box::new((connection, refuse(error)))),
         };
         self.epoll.remove(connection.fd());
         connection.watched = EventFlags::empty();
@@ -144,7 +146,13 @@ fn work(job: Job, mut guard: Guard) {
         super::http::Body::Length(length) => Some(length),
         super::http::Body::Chunked => None,
     };
-    let mut body = BodyReader { fd: fd.as_fd(), decoder: BodyDecoder::new(head.body), inbox, ready: Vec::new(), given: 0 };
+    let mut body = BodyReader {
+        fd: fd.as_fd(),
+        decoder: BodyDecoder::new(head.body),
+        inbox,
+        ready: Vec::new(),
+        given: 0,
+    };
     let request = files::Request {
         method: head.method,
         path: head.path,

@@ -6,8 +6,10 @@
 pub mod reader;
 pub mod record;
 mod scan;
+#[cfg(test)]
+mod tests;
 pub mod writer;
 
-pub use reader::{Reader, ReadError};
+pub use reader::{ReadError, Reader};
 pub use record::{Draft, Header, Kind, Record};
 pub use writer::{Appended, Journal, OpenError};

@@ -214,8 +214,13 @@ mod tests {
     }
 
     fn sample() -> Vec<u8> {
-        let draft =
-            Draft { kind: Kind::Stdout, exec: 3, time_us: 1_700_000_000_000_000, stream_offset: 99, payload: b"hi" };
+        let draft = Draft {
+            kind: Kind::Stdout,
+            exec: 3,
+            time_us: 1_700_000_000_000_000,
+            stream_offset: 99,
+            payload: b"hi",
+        };
         encoded(&draft, 42)
     }
 
@@ -266,7 +271,8 @@ mod tests {
 
     #[test]
     fn a_kind_of_a_later_version_is_unknown_and_has_its_length() {
-        let draft = Draft { kind: Kind::Unknown(200), exec: 0, time_us: 0, stream_offset: 0, payload: b"future" };
+        let draft =
+            Draft { kind: Kind::Unknown(200), exec: 0, time_us: 0, stream_offset: 0, payload: b"future" };
         let bytes = encoded(&draft, 1);
         let (record, used) = decode(&bytes).unwrap().unwrap();
         assert_eq!((record.header.kind, used), (Kind::Unknown(200), bytes.len()));

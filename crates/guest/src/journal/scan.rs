@@ -47,7 +47,9 @@ impl Window {
         let len = HEADER_LEN + header.payload_len as usize;
         let bytes = self.at(file, offset, len)?;
         match record::decode(&bytes[..len.min(bytes.len())]) {
-            Ok(Some((record, _))) if seq.is_none_or(|seq| seq == record.header.seq) => Ok(Found::Record(record)),
+            Ok(Some((record, _))) if seq.is_none_or(|seq| seq == record.header.seq) => {
+                Ok(Found::Record(record))
+            }
             Ok(None) => Ok(Found::End),
             Ok(Some(_)) | Err(_) => Ok(Found::Corrupt),
         }

@@ -65,13 +65,18 @@ pub enum OpenError {
     Io(#[from] io::Error),
     #[error("the file is not a journal of this version")]
     NotAJournal,
-    #[error("the journal is damaged at byte {offset}, with good records behind it: move it away and start with a new one")]
+    #[error(
+        "the journal is damaged at byte {offset}, with good records behind it: move it away and start with a new one"
+    )]
     Damaged { offset: u64 },
 }
 
 impl std::fmt::Debug for Journal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Journal").field("end", &self.end).field("next_seq", &self.next_seq).finish_non_exhaustive()
+        f.debug_struct("Journal")
+            .field("end", &self.end)
+            .field("next_seq", &self.next_seq)
+            .finish_non_exhaustive()
     }
 }
 
@@ -169,7 +174,8 @@ impl Journal {
                 (HEADER_LEN + one.payload.len()) as u64
             }
             many => {
-                let mut bytes = Vec::with_capacity(many.iter().map(|draft| HEADER_LEN + draft.payload.len()).sum());
+                let mut bytes =
+                    Vec::with_capacity(many.iter().map(|draft| HEADER_LEN + draft.payload.len()).sum());
                 for (draft, seq) in many.iter().zip(seq..) {
                     bytes.extend_from_slice(&record::encode_header(draft, seq));
                     bytes.extend_from_slice(draft.payload);
@@ -296,7 +302,8 @@ impl Journal {
     }
 
     fn take_reserve(&mut self) {
-        let kept = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.reserve_offset(), RESERVE);
+        let kept =
+            rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.reserve_offset(), RESERVE);
         self.reserve = if kept.is_ok() { Reserve::Held } else { Reserve::Gone };
     }
 
@@ -311,9 +318,10 @@ impl Journal {
 fn known_header(bytes: &[u8], offset: u64) -> io::Result<Header> {
     match record::peek(bytes) {
         Ok(Some(header)) => Ok(header),
-        Ok(None) | Err(_) => {
-            Err(io::Error::new(io::ErrorKind::InvalidData, format!("the journal is damaged at byte {offset}")))
-        }
+        Ok(None) | Err(_) => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the journal is damaged at byte {offset}"),
+        )),
     }
 }
 
@@ -328,8 +336,5 @@ fn note(index: &mut Vec<(u64, u64)>, solo: &mut Solo, exec: u32, seq: u64, offse
 
 /// Whether the filesystem (or the file's owner's share of it) has no room.
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG)
-    )
+    matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
 }

@@ -71,7 +71,11 @@ fn binary_output_and_output_without_a_newline_are_kept_as_they_are() {
     let sandbox = Sandbox::start();
     let frames = sandbox.shell("printf '\\000\\377\\200x'");
     assert_eq!(output(&frames, Kind::Stdout), b"\0\xff\x80x");
-    let reply = sandbox.json("POST", "/exec", &json!({ "command": "printf '\\377\\200'; printf end >&2", "cwd": "/" }));
+    let reply = sandbox.json(
+        "POST",
+        "/exec",
+        &json!({ "command": "printf '\\377\\200'; printf end >&2", "cwd": "/" }),
+    );
     assert!(reply.text().contains("\"base64\":\"/4A=\""), "{}", reply.text());
     assert!(reply.text().contains("\"text\":\"end\""), "{}", reply.text());
 }
@@ -84,7 +88,11 @@ fn a_connection_without_the_key_gets_nowhere() {
         b"{\"protocol\":1}\n",
         b"\n",
         &[b'x'; 4096],
-        format!("{{\"protocol\":1,\"nonce\":\"{0}\",\"proof\":\"{0}\"}}\nGET /health HTTP/1.1\r\n\r\n", "ab".repeat(32)).as_bytes(),
+        format!(
+            "{{\"protocol\":1,\"nonce\":\"{0}\",\"proof\":\"{0}\"}}\nGET /health HTTP/1.1\r\n\r\n",
+            "ab".repeat(32)
+        )
+        .as_bytes(),
         format!("{{\"protocol\":9,\"nonce\":\"{0}\",\"proof\":\"{0}\"}}\n", "ab".repeat(32)).as_bytes(),
     ] {
         let mut stream = sandbox.raw();

@@ -40,7 +40,8 @@ fn environment_and_working_directory_are_those_asked_for() {
 #[test]
 fn nothing_of_the_daemon_is_inherited() {
     let sandbox = Sandbox::start();
-    let frames = sandbox.shell("ls /proc/self/fd; grep -E 'Sig(Blk|Ign)' /proc/self/status; env | cut -d= -f1 | sort");
+    let frames =
+        sandbox.shell("ls /proc/self/fd; grep -E 'Sig(Blk|Ign)' /proc/self/status; env | cut -d= -f1 | sort");
     let text = stdout(&frames);
     // `ls` itself has the directory open as 3.
     assert!(text.starts_with("0\n1\n2\n3\nSig"), "{text}");
@@ -95,7 +96,8 @@ fn a_grandchild_that_holds_the_pipe_does_not_hold_back_the_exit() {
 #[test]
 fn a_command_that_closes_its_output_lives_on() {
     let sandbox = Sandbox::start();
-    let id = sandbox.background(&json!({ "command": "exec >&- 2>&-; read x; exit 9", "cwd": "/", "stdin": "stream" }));
+    let id = sandbox
+        .background(&json!({ "command": "exec >&- 2>&-; read x; exit 9", "cwd": "/", "stdin": "stream" }));
     assert_eq!(sandbox.status(id)["state"], json!("running"));
     assert_eq!(sandbox.request("POST", &format!("/exec/{id}/stdin"), b"go\n").status, 200);
     assert_eq!(sandbox.wait_for(id, "eof")["exit"], json!({ "code": 9 }));
@@ -106,7 +108,12 @@ fn a_background_descendant_lives_on_after_the_exec_until_it_is_ended() {
     let sandbox = Sandbox::start();
     let id = sandbox.background(&json!({ "command": "sleep 1000 >/dev/null 2>&1 & echo $!", "cwd": "/" }));
     sandbox.wait_for(id, "eof");
-    let reply = sandbox.connect().request("GET", &format!("/exec/{id}"), "Accept: application/x-cubicle-journal\r\n", b"");
+    let reply = sandbox.connect().request(
+        "GET",
+        &format!("/exec/{id}"),
+        "Accept: application/x-cubicle-journal\r\n",
+        b"",
+    );
     let pid: i32 = stdout(&frames(&reply.body)).trim().parse().unwrap();
     assert!(is_alive(pid));
     sandbox.request("DELETE", &format!("/exec/{id}"), b"");
@@ -133,7 +140,8 @@ fn a_repeated_id_attaches_and_runs_nothing() {
     let sandbox = Sandbox::start();
     let marker = sandbox.directory.path().join("marker");
     let id = ExecId::from_random([1; 16]);
-    let spec = json!({ "command": format!("echo x >> {}; echo done", marker.display()), "cwd": "/", "exec_id": id });
+    let spec =
+        json!({ "command": format!("echo x >> {}; echo done", marker.display()), "cwd": "/", "exec_id": id });
     let first = sandbox.run(&spec);
     let second = sandbox.run(&spec);
     assert_eq!(first, second);
@@ -221,15 +229,22 @@ fn a_chunked_body_feeds_standard_input_as_it_comes() {
 #[test]
 fn a_terminal_is_one_and_can_be_resized() {
     let sandbox = Sandbox::start();
-    let script = "test -t 0 && test -t 1 && test -t 2 && stty size && tty && read x && stty size && echo got $x";
-    let spec = json!({ "command": script, "cwd": "/", "tty": { "rows": 30, "columns": 100 }, "stdin": "stream" });
+    let script =
+        "test -t 0 && test -t 1 && test -t 2 && stty size && tty && read x && stty size && echo got $x";
+    let spec =
+        json!({ "command": script, "cwd": "/", "tty": { "rows": 30, "columns": 100 }, "stdin": "stream" });
     let id = sandbox.background(&spec);
     wait_until("it asks", || sandbox.status(id)["output"]["stdout"].as_u64().unwrap() > 10);
     let resized = sandbox.json("POST", &format!("/exec/{id}/resize"), &json!({ "rows": 50, "columns": 200 }));
     assert_eq!(resized.status, 200, "{}", resized.text());
     sandbox.request("POST", &format!("/exec/{id}/stdin"), b"hi\n");
     assert_eq!(sandbox.wait_for(id, "eof")["exit"], json!({ "code": 0 }));
-    let reply = sandbox.connect().request("GET", &format!("/exec/{id}"), "Accept: application/x-cubicle-journal\r\n", b"");
+    let reply = sandbox.connect().request(
+        "GET",
+        &format!("/exec/{id}"),
+        "Accept: application/x-cubicle-journal\r\n",
+        b"",
+    );
     let text = stdout(&frames(&reply.body));
     assert!(text.starts_with("30 100\r\n/dev/pts/") && text.ends_with("50 200\r\ngot hi\r\n"), "{text:?}");
 }
@@ -238,7 +253,8 @@ fn a_terminal_is_one_and_can_be_resized() {
 fn control_c_typed_at_a_terminal_interrupts() {
     let sandbox = Sandbox::start();
     let script = "trap 'exit 42' INT; echo r; while :; do sleep 0.02; done";
-    let spec = json!({ "command": script, "cwd": "/", "tty": { "rows": 24, "columns": 80 }, "stdin": "stream" });
+    let spec =
+        json!({ "command": script, "cwd": "/", "tty": { "rows": 24, "columns": 80 }, "stdin": "stream" });
     let id = sandbox.background(&spec);
     wait_until("it runs", || sandbox.status(id)["output"]["stdout"] == json!(3));
     sandbox.request("POST", &format!("/exec/{id}/stdin"), b"\x03");
@@ -248,7 +264,9 @@ fn control_c_typed_at_a_terminal_interrupts() {
 #[test]
 fn ending_an_exec_kills_what_ignores_being_told() {
     let sandbox = Sandbox::start();
-    let id = sandbox.background(&json!({ "command": "trap '' TERM INT HUP; echo r; while :; do sleep 0.05; done", "cwd": "/" }));
+    let id = sandbox.background(
+        &json!({ "command": "trap '' TERM INT HUP; echo r; while :; do sleep 0.05; done", "cwd": "/" }),
+    );
     wait_until("it runs", || sandbox.status(id)["output"]["stdout"] == json!(2));
     assert_eq!(sandbox.request("DELETE", &format!("/exec/{id}?grace_seconds=0.1"), b"").status, 202);
     assert_eq!(sandbox.wait_for(id, "eof")["exit"], json!({ "signal": 9 }));
@@ -265,9 +283,13 @@ fn a_tree_that_forks_all_the_time_is_ended_whole() {
     sandbox.wait_for(id, "eof");
     let tag = (u64::from(sandbox.daemon_pid()) << 32 | number).to_string();
     let tagged = || {
-        std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
-            std::fs::read_to_string(entry.path().join("limits")).is_ok_and(|limits| limits.contains(&tag))
-        }).count()
+        std::fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter(|entry| {
+                std::fs::read_to_string(entry.path().join("limits")).is_ok_and(|limits| limits.contains(&tag))
+            })
+            .count()
     };
     wait_until("nothing of it is left", || tagged() == 0);
 }
@@ -278,7 +300,9 @@ fn orphans_are_reaped() {
     let frames = sandbox.shell("for i in 1 2 3 4 5; do (sleep 0.05 & echo $!) ; done");
     let pids: Vec<i32> = stdout(&frames).lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(pids.len(), 5);
-    wait_until("no zombie is left", || pids.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()));
+    wait_until("no zombie is left", || {
+        pids.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists())
+    });
 }
 
 #[test]
@@ -289,4 +313,55 @@ fn too_many_execs_are_refused_at_once() {
     }
     let reply = sandbox.json("POST", "/exec", &json!({ "command": "true", "cwd": "/" }));
     assert_eq!((reply.status, reply.code().as_str()), (429, "too_many_execs"));
+}
+
+#[test]
+fn the_workload_is_another_user_without_groups_and_capabilities() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to have two users");
+        return;
+    }
+    let sandbox = Sandbox::start_with(&["--workload-uid", "4242", "--workload-gid", "4243"]);
+    let shared = sandbox.directory.path().join("shared");
+    let private = sandbox.directory.path().join("private");
+    for (path, mode) in [(sandbox.directory.path(), 0o755), (&shared, 0o777), (&private, 0o755)] {
+        std::fs::create_dir_all(path).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let text = stdout(&sandbox.shell("id -u; id -G; grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status"));
+    assert!(text.starts_with("4242\n4243\n"), "{text}");
+    assert_eq!(text.matches("0000000000000000").count(), 4, "{text}");
+    let spec = json!({ "command": "stat -c %u $(tty)", "cwd": "/", "tty": { "rows": 24, "columns": 80 } });
+    assert_eq!(stdout(&sandbox.run(&spec)), "4242\r\n");
+    let put = |directory: &std::path::Path| {
+        sandbox.request("PUT", &format!("/files/{}/new", directory.display()), b"x")
+    };
+    assert!(put(&shared).status < 300);
+    let made = std::fs::metadata(shared.join("new")).unwrap();
+    assert_eq!((made.uid(), made.gid()), (4242, 4243));
+    assert_eq!((put(&private).status, put(&private).code().as_str()), (403, "permission_denied"));
+    // It can neither signal the daemon nor look into it.
+    let pid = sandbox.daemon_pid();
+    let script = format!("kill -9 {pid}; cat /proc/{pid}/environ; ls /proc/{pid}/fd; ls -l /proc/{pid}/exe");
+    let frames = sandbox.shell(&format!("{{ {script}; }} 2>&1"));
+    let refused = stdout(&frames).matches("ermi").count();
+    assert_eq!(refused, 4, "{}", stdout(&frames));
+    // What it left behind is still found and ended.
+    let id =
+        sandbox.background(&json!({ "command": "setsid sleep 1000 >/dev/null 2>&1 & echo $!", "cwd": "/" }));
+    sandbox.wait_for(id, "eof");
+    let reply = sandbox.connect().request(
+        "GET",
+        &format!("/exec/{id}"),
+        "Accept: application/x-cubicle-journal\r\n",
+        b"",
+    );
+    let pid: i32 = stdout(&frames_of(&reply)).trim().parse().unwrap();
+    sandbox.request("DELETE", &format!("/exec/{id}"), b"");
+    wait_until("the descendant is gone", || !is_alive(pid));
+}
+
+fn frames_of(reply: &Reply) -> Vec<Frame> {
+    frames(&reply.body)
 }

@@ -82,7 +82,9 @@ fn a_full_disk_loses_output_visibly_and_the_exec_still_ends() {
     let lost: u64 = frames
         .iter()
         .filter(|frame| frame.kind == Kind::Lost)
-        .map(|frame| serde_json::from_slice::<serde_json::Value>(&frame.payload).unwrap()["stdout"].as_u64().unwrap())
+        .map(|frame| {
+            serde_json::from_slice::<serde_json::Value>(&frame.payload).unwrap()["stdout"].as_u64().unwrap()
+        })
         .sum();
     assert_eq!(output(&frames, Kind::Stdout).len() as u64 + lost, 5_000_000);
     assert!(lost > 0);

@@ -60,7 +60,8 @@ fn a_listener_made_in_the_sandbox_is_accepted_outside() {
     let mut client = sandbox.connect();
     client.send("POST", "/listen", "", json!({ "port": 0 }).to_string().as_bytes());
     let mut bytes = [0; 4096];
-    let (read, descriptor) = cubicle_sys::socket::receive_with(client.stream.get_ref().as_fd(), &mut bytes).unwrap();
+    let (read, descriptor) =
+        cubicle_sys::socket::receive_with(client.stream.get_ref().as_fd(), &mut bytes).unwrap();
     let answer = String::from_utf8_lossy(&bytes[..read]).into_owned();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let listener = TcpListener::from(descriptor.expect("a descriptor comes with the answer"));
@@ -109,4 +110,17 @@ fn files_are_served_on_the_same_connection() {
     assert_eq!(std::fs::read(&path).unwrap(), b"content");
     assert_eq!(client.request("GET", &target, "", b"").body, b"content");
     assert_eq!(client.request("GET", "/health", "", b"").status, 200);
+}
+
+#[test]
+fn a_request_right_behind_the_hello_is_answered_behind_the_proof() {
+    let sandbox = Sandbox::start();
+    let (port, serving) = shouting_server();
+    let upgrade = format!("GET /ports/{port} HTTP/1.1\r\n{UPGRADE}\r\n");
+    let list = "GET /files?list=/ HTTP/1.1\r\n\r\n";
+    for (request, status) in [(upgrade.as_str(), 101), (list, 200), ("GET /health HTTP/1.1\r\n\r\n", 200)] {
+        let mut client = sandbox.connect_and_send(request.as_bytes());
+        assert_eq!(client.reply_head().0, status, "{request}");
+    }
+    serving.join().unwrap();
 }

@@ -26,7 +26,8 @@ fn a_reader_that_attaches_at_any_seq_gets_the_same_bytes() {
     let whole = client.request("GET", "/journal?follow=false", BINARY, b"");
     let on_disk = std::fs::read(sandbox.journal_path()).unwrap();
     assert_eq!(whole.body, on_disk[16..], "byte for byte as on disk");
-    let of_exec: Vec<Frame> = frames(&whole.body).into_iter().filter(|frame| frame.exec == all[0].exec).collect();
+    let of_exec: Vec<Frame> =
+        frames(&whole.body).into_iter().filter(|frame| frame.exec == all[0].exec).collect();
     assert_eq!(of_exec, all);
 }
 
@@ -79,7 +80,10 @@ fn every_way_to_end_has_its_last_line() {
     for (spec, line) in [
         (json!({ "command": "exit 0", "cwd": "/" }), "{\"exit\":0}"),
         (json!({ "command": "kill -9 $$", "cwd": "/" }), "{\"exit\":null,\"signal\":9}"),
-        (json!({ "command": "sleep 100", "cwd": "/", "timeout_seconds": 0.1 }), "{\"exit\":null,\"timed_out\":true}"),
+        (
+            json!({ "command": "sleep 100", "cwd": "/", "timeout_seconds": 0.1 }),
+            "{\"exit\":null,\"timed_out\":true}",
+        ),
     ] {
         let reply = sandbox.json("POST", "/exec", &spec);
         assert_eq!(reply.text().lines().last(), Some(line));
@@ -122,7 +126,8 @@ fn a_reader_that_does_not_read_blocks_neither_the_exec_nor_others() {
 #[test]
 fn many_readers_get_the_same_stream() {
     let sandbox = Sandbox::start();
-    let id = sandbox.background(&json!({ "command": "for i in $(seq 50); do seq 1000; sleep 0.002; done", "cwd": "/" }));
+    let id = sandbox
+        .background(&json!({ "command": "for i in $(seq 50); do seq 1000; sleep 0.002; done", "cwd": "/" }));
     let readers: Vec<_> = (0..8)
         .map(|_| {
             let mut client = sandbox.connect();

@@ -105,13 +105,18 @@ impl Sandbox {
     }
 
     pub(crate) fn connect(&self) -> Client {
+        self.connect_and_send(b"")
+    }
+
+    /// Sends the first request together with the hello.
+    pub(crate) fn connect_and_send(&self, request: &[u8]) -> Client {
         let mut stream = BufReader::new(self.raw());
         let mut line = Vec::new();
         stream.read_until(b'\n', &mut line).unwrap();
         let greeting = hello::parse_server_hello(&line).unwrap();
         let nonce = Nonce([3; 32]);
         let ours = hello::introduce(&greeting, self.id, &self.key, nonce).unwrap();
-        stream.get_mut().write_all(&hello::line(&ours)).unwrap();
+        stream.get_mut().write_all(&[&hello::line(&ours), request].concat()).unwrap();
         line.clear();
         stream.read_until(b'\n', &mut line).unwrap();
         let answer = hello::parse_server_answer(&line).unwrap();
@@ -195,9 +200,11 @@ impl Drop for Sandbox {
 
 impl Client {
     pub(crate) fn send(&mut self, method: &str, target: &str, headers: &str, body: &[u8]) {
-        let mut request =
-            format!("{method} {target} HTTP/1.1\r\nHost: sandbox\r\nContent-Length: {}\r\n{headers}\r\n", body.len())
-                .into_bytes();
+        let mut request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: sandbox\r\nContent-Length: {}\r\n{headers}\r\n",
+            body.len()
+        )
+        .into_bytes();
         request.extend_from_slice(body);
         self.stream.get_mut().write_all(&request).unwrap();
     }
@@ -243,7 +250,8 @@ impl Client {
 
 impl Reply {
     pub(crate) fn value(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&self.body)))
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&self.body)))
     }
 
     pub(crate) fn code(&self) -> String {

@@ -94,6 +94,11 @@ fn check_target(target: &Path) -> Result<(), Failed> {
 /// none is followed.
 fn place(tree: &OwnedFd, target: &Path) -> Result<MountSeen, Failed> {
     let say = || format!("mount on {}", target.display());
+    // `/mnt` itself is a link of the read-only root into the scratch directory.
+    let target = match target.strip_prefix("/mnt") {
+        Ok(below) => &Path::new("/run/mnt").join(below),
+        Err(_) => target,
+    };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::BENEATH;
     let mut at = open("/", flags, Mode::empty()).step(say)?;

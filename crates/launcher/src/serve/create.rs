@@ -189,8 +189,8 @@ impl Launcher {
             self.ready_nurses.retain(|ready| *ready != token);
         }
         let failure = match receive(&nurse.channel) {
-            Ok((FromCradle::Prepared, descriptor)) => {
-                nurse.user_namespace = descriptor;
+            Ok((FromCradle::Prepared, mut packet)) => {
+                nurse.user_namespace = packet.descriptors.pop();
                 self.watched.insert(token, Watched::Nurse(nurse));
                 self.ready_nurses.push_back(token);
                 return self.match_nurses();
@@ -208,14 +208,14 @@ impl Launcher {
 
     pub(super) fn hear_birth(&mut self, token: u64, mut birth: Birthing) {
         let failure = match receive(&birth.channel) {
-            Ok((FromCradle::Born { pid }, Some(process))) => {
-                birth.pid_1 = Some((pid, process));
+            Ok((FromCradle::Born { pid }, mut packet)) if packet.descriptors.len() == 1 => {
+                birth.pid_1 = packet.descriptors.pop().map(|process| (pid, process));
                 self.watched.insert(token, Watched::Birth(birth));
                 return;
             }
-            Ok((FromCradle::Ready { receipt }, _)) => match receipt.contradictions.as_slice() {
+            Ok((FromCradle::Ready { contradictions }, packet)) => match contradictions.as_slice() {
                 [] => match self.publish(&mut birth) {
-                    Ok(pid) => return self.reply(&Reply::Created { tag: birth.tag, pid, receipt }),
+                    Ok(pid) => return self.reply_with(&Reply::Created { tag: birth.tag, pid }, packet.body()),
                     Err(error) => error,
                 },
                 found => Failed::new(Kind::Internal, format!("the sandbox is not what was planned: {}", found.join("; ")))
@@ -270,13 +270,12 @@ impl Launcher {
     }
 }
 
-fn receive(channel: &Channel) -> Result<(FromCradle, Option<OwnedFd>), Failed> {
+fn receive(channel: &Channel) -> Result<(FromCradle, Packet), Failed> {
     let packet = channel.receive().step(|| "hear from the sandbox".into())?;
-    let mut packet = packet.ok_or_else(|| {
+    let packet = packet.ok_or_else(|| {
         Failed::new(Kind::Internal, "the sandbox ended before it was ready")
             .hint("it may have been out of memory: try a higher memory limit")
     })?;
     let message = packet.head().step(|| "understand the sandbox".into())?;
-    let descriptor = packet.descriptors.pop();
-    Ok((message, descriptor))
+    Ok((message, packet))
 }

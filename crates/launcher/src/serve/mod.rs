@@ -247,7 +247,11 @@ impl Launcher {
 
     /// A caller that is gone is noticed when it hangs up; until then there is nobody to tell.
     fn reply(&self, reply: &Reply) {
-        let _ = self.caller.send(reply, &[], &[]);
+        self.reply_with(reply, &[]);
+    }
+
+    fn reply_with(&self, reply: &Reply, body: &[u8]) {
+        let _ = self.caller.send(reply, body, &[]);
     }
 
     /// The host directory that a mount may come from, opened so that nobody can swap it afterwards.
