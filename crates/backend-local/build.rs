@@ -10,16 +10,28 @@ use std::process::Command;
 fn main() {
     let here = PathBuf::from(var("CARGO_MANIFEST_DIR"));
     let workspace = here.join("../..");
-    for watched in ["Cargo.toml", "Cargo.lock", "crates/launcher", "crates/guest", "crates/sys", "crates/model"] {
+    for watched in
+        ["Cargo.toml", "Cargo.lock", "crates/launcher", "crates/guest", "crates/sys", "crates/model"]
+    {
         watch(&workspace.join(watched));
     }
     let target = format!("{}-unknown-linux-musl", var("CARGO_CFG_TARGET_ARCH"));
     let out = PathBuf::from(var("OUT_DIR"));
     // Beside the other build directories, so that a change elsewhere in the workspace does not start from nothing.
-    let directory = out.ancestors().nth(4).expect("OUT_DIR lies four levels below the build directory").join("launcher");
+    let directory =
+        out.ancestors().nth(4).expect("OUT_DIR lies four levels below the build directory").join("launcher");
+    #[expect(clippy::disallowed_methods, reason = "a build script builds")]
     let built = Command::new(var("CARGO"))
         .current_dir(&workspace)
-        .args(["build", "--package", "cubicle-launcher", "--bin", "cubicle-launcher", "--profile", "launcher"])
+        .args([
+            "build",
+            "--package",
+            "cubicle-launcher",
+            "--bin",
+            "cubicle-launcher",
+            "--profile",
+            "launcher",
+        ])
         .args(["--target", &target])
         .arg("--target-dir")
         .arg(&directory)

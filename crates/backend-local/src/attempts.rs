@@ -7,7 +7,8 @@ use cubicle_guest::client::{Guest, OutputLimits, WriteFile};
 use cubicle_launcher::plan::HostFacts;
 use cubicle_model::receipt::{Attempt, Attempts, Receipt};
 use cubicle_model::{
-    Command, ExecSpec, Exit, Fault, Isolation, Kind, Lifetime, Limits, Medium, Placement, Root, SandboxId, Trust,
+    Command, ExecSpec, Exit, Fault, Isolation, Kind, Lifetime, Limits, Medium, Placement, Root, SandboxId,
+    Trust,
 };
 
 use crate::launcher::BINARY;
@@ -40,7 +41,8 @@ pub(crate) fn complete(data: &Path, receipt: &mut Receipt) {
 
 pub(crate) fn remember(data: &Path, attempts: &Attempts) -> Result<(), Fault> {
     let failed = |error: std::io::Error| {
-        Fault::new(Kind::Internal, format!("the outcome of the attempts cannot be kept: {error}")).because(error)
+        Fault::new(Kind::Internal, format!("the outcome of the attempts cannot be kept: {error}"))
+            .because(error)
     };
     let path = file(data, &attempts.made_with);
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
@@ -80,6 +82,7 @@ pub(crate) async fn make(guest: &Guest) -> Result<Vec<Attempt>, Fault> {
     if outcome.exit != Exit::Code(0) {
         return Err(Fault::new(Kind::Internal, format!("the attempts ended with {:?}", outcome.exit)));
     }
-    serde_json::from_slice(&outcome.stdout)
-        .map_err(|error| Fault::new(Kind::Internal, "the attempts did not say what came of them").because(error))
+    serde_json::from_slice(&outcome.stdout).map_err(|error| {
+        Fault::new(Kind::Internal, "the attempts did not say what came of them").because(error)
+    })
 }

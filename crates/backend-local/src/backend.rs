@@ -80,7 +80,8 @@ impl LocalBackend {
         let mut mountable = vec![data.path().join("workspaces")];
         for path in options.mountable {
             mountable.push(path.canonicalize().map_err(|error| {
-                Fault::new(Kind::Invalid, format!("{} cannot be mounted: {error}", path.display())).because(error)
+                Fault::new(Kind::Invalid, format!("{} cannot be mounted: {error}", path.display()))
+                    .because(error)
             })?);
         }
         let start = Start {
@@ -161,7 +162,10 @@ impl LocalBackend {
         if let Some(success) = attempts.successes().next() {
             return Err(Fault::new(
                 Kind::Denied,
-                format!("sandboxes do not hold on this host: an attempt to {} succeeded ({})", success.name, success.outcome),
+                format!(
+                    "sandboxes do not hold on this host: an attempt to {} succeeded ({})",
+                    success.name, success.outcome
+                ),
             )
             .hint("nothing was run; please report this with the output of 'cubicle doctor --json'"));
         }
@@ -178,10 +182,9 @@ impl LocalBackend {
         planned: &Planned<TemplatePlan>,
     ) -> Result<Vec<cubicle_model::receipt::Attempt>, Fault> {
         let place = attempts::placement(root, SandboxId::from_random(fresh()?));
+        let _thrown_away = self.launcher.destroy_in_the_end(place.id);
         self.create(&place, host, planned, None).await?;
-        let tried = attempts::make(&self.new_guest(place.id)).await;
-        self.destroy(place.id).await?;
-        tried
+        attempts::make(&self.new_guest(place.id)).await
     }
 
     async fn create(
@@ -203,8 +206,9 @@ impl LocalBackend {
         let request = |tag| Request::Create { tag, id, template, lifetime, workspace };
         let Answer { reply, body } = self.launcher.ask(request, &body).await?;
         let Reply::Created { .. } = reply else { return Err(unexpected(&reply)) };
-        let mut receipt: Receipt = serde_json::from_slice(&body)
-            .map_err(|error| Fault::new(Kind::Internal, format!("the receipt of {id} cannot be read")).because(error))?;
+        let mut receipt: Receipt = serde_json::from_slice(&body).map_err(|error| {
+            Fault::new(Kind::Internal, format!("the receipt of {id} cannot be read")).because(error)
+        })?;
         receipt.attempts = attempts.cloned();
         Ok(Seen { id, lifetime, state: State::Ready, labels: place.labels.clone(), receipt: Some(receipt) })
     }
@@ -311,7 +315,9 @@ impl Backend for LocalBackend {
 
     async fn gc(&self) -> Result<Swept, Fault> {
         match self.launcher.ask(|tag| Request::Sweep { tag }, &[]).await?.reply {
-            Reply::Swept { sandboxes, cgroups, directories, .. } => Ok(Swept { sandboxes, cgroups, directories }),
+            Reply::Swept { sandboxes, cgroups, directories, .. } => {
+                Ok(Swept { sandboxes, cgroups, directories })
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -329,8 +335,10 @@ fn refuse_what_binds_early(late: &Binding) -> Result<(), Fault> {
         ("journal size", late.limits.journal),
     ];
     match early.into_iter().find(|(_, value)| value.is_some()) {
-        Some((what, _)) => Err(Fault::new(Kind::Denied, format!("the {what} of a ready sandbox cannot be changed"))
-            .hint("make a new sandbox with it")),
+        Some((what, _)) => {
+            Err(Fault::new(Kind::Denied, format!("the {what} of a ready sandbox cannot be changed"))
+                .hint("make a new sandbox with it"))
+        }
         None => cubicle_model::Limits::default()
             .changed_by(&late.limits)
             .map(drop)

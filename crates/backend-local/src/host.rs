@@ -36,8 +36,11 @@ impl HostRoot {
             Root::Host => PathBuf::from("/"),
             Root::Directory(directory) => {
                 let unfit = |why: &str| {
-                    Fault::new(Kind::Invalid, format!("{} is not a root filesystem: {why}", directory.display()))
-                        .hint("it must be an absolute path of a directory that holds at least /usr or /bin")
+                    Fault::new(
+                        Kind::Invalid,
+                        format!("{} is not a root filesystem: {why}", directory.display()),
+                    )
+                    .hint("it must be an absolute path of a directory that holds at least /usr or /bin")
                 };
                 if !directory.is_absolute() {
                     return Err(unfit("the path is not absolute"));
@@ -65,7 +68,10 @@ impl HostRoot {
         Ok(Self {
             entries,
             etc: names(&base.join("etc")),
-            proc: names(Path::new("/proc")).into_iter().filter(|name| !name.starts_with(|c: char| c.is_ascii_digit())).collect(),
+            proc: names(Path::new("/proc"))
+                .into_iter()
+                .filter(|name| !name.starts_with(|c: char| c.is_ascii_digit()))
+                .collect(),
             devices: names(Path::new("/dev")),
             base,
         })

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use cubicle_launcher::plan::HostFacts;
 use cubicle_launcher::wire::{Channel, Reply, Request, Start};
-use cubicle_model::{Fault, Kind};
+use cubicle_model::{Fault, Kind, SandboxId};
 use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -48,7 +48,11 @@ struct Pending {
 
 impl Launcher {
     /// Starts the launcher with the rights that this process has now.
-    pub(crate) fn start(start: Start, data: BorrowedFd<'_>, lifeline: BorrowedFd<'_>) -> Result<(Self, HostFacts), Fault> {
+    pub(crate) fn start(
+        start: Start,
+        data: BorrowedFd<'_>,
+        lifeline: BorrowedFd<'_>,
+    ) -> Result<(Self, HostFacts), Fault> {
         let failed = |error: io::Error| {
             Fault::new(Kind::Internal, format!("the launcher cannot be started: {error}")).because(error)
         };
@@ -56,7 +60,8 @@ impl Launcher {
         let process = spawn(there.into()).map_err(failed)?;
         here.send(&Request::Start(start), &[], &[data, lifeline]).map_err(failed)?;
         let answer = here.receive().map_err(failed)?.ok_or_else(|| {
-            Fault::new(Kind::Internal, "the launcher ended at once").hint("'cubicle doctor' shows what this host allows")
+            Fault::new(Kind::Internal, "the launcher ended at once")
+                .hint("'cubicle doctor' shows what this host allows")
         })?;
         let facts = match answer.head().map_err(failed)? {
             Reply::Started(facts) => facts,
@@ -72,32 +77,17 @@ impl Launcher {
         Ok((Self { shared, listener, process }, facts))
     }
 
-    /// Sends a request made with a fresh tag and waits for its reply.
-    pub(crate) async fn ask(&self, request: impl FnOnce(u64) -> Request, body: &[u8]) -> Result<Answer, Fault> {
-        let (tag, answer) = self.shared.expect_reply()?;
-        let request = request(tag);
-        loop {
-            let channel = &self.shared.channel;
-            channel.socket().writable().await.map_err(gone)?;
-            match channel.socket().try_io(Interest::WRITABLE, || channel.send(&request, body, &[])) {
-                Ok(()) => break,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    self.shared.forget(tag);
-                    return Err(Fault::new(Kind::Invalid, "the environment and labels of the sandbox are too large")
-                        .hint("together they may have about 100 kB; write files instead"));
-                }
-                Err(error) => {
-                    self.shared.forget(tag);
-                    return Err(gone(error));
-                }
-            }
-        }
-        match answer.await {
-            Ok(Answer { reply: Reply::Failed { error, .. }, .. }) => Err(fault(error)),
-            Ok(answer) => Ok(answer),
-            Err(_) => Err(gone(io::ErrorKind::BrokenPipe.into())),
-        }
+    pub(crate) async fn ask(
+        &self,
+        request: impl FnOnce(u64) -> Request,
+        body: &[u8],
+    ) -> Result<Answer, Fault> {
+        self.shared.ask(request, body).await
+    }
+
+    /// Sees to it that a sandbox is destroyed, also when whoever wanted it stops waiting for it.
+    pub(crate) fn destroy_in_the_end(&self, id: SandboxId) -> ThrownAway {
+        ThrownAway { shared: Arc::clone(&self.shared), id }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -114,7 +104,55 @@ impl Drop for Launcher {
     }
 }
 
+/// A sandbox that is destroyed when this is dropped, behind the back of whoever drops it.
+#[derive(Debug)]
+pub(crate) struct ThrownAway {
+    shared: Arc<Shared>,
+    id: SandboxId,
+}
+
+impl Drop for ThrownAway {
+    fn drop(&mut self) {
+        let (shared, id) = (Arc::clone(&self.shared), self.id);
+        // Without a runtime the process is ending, and what is bound to it ends, too.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { shared.ask(|tag| Request::Destroy { tag, id }, &[]).await });
+        }
+    }
+}
+
 impl Shared {
+    /// Sends a request made with a fresh tag and waits for its reply.
+    async fn ask(&self, request: impl FnOnce(u64) -> Request, body: &[u8]) -> Result<Answer, Fault> {
+        let (tag, answer) = self.expect_reply()?;
+        let request = request(tag);
+        loop {
+            let channel = &self.channel;
+            channel.socket().writable().await.map_err(gone)?;
+            match channel.socket().try_io(Interest::WRITABLE, || channel.send(&request, body, &[])) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.forget(tag);
+                    return Err(Fault::new(
+                        Kind::Invalid,
+                        "the environment and labels of the sandbox are too large",
+                    )
+                    .hint("together they may have about 100 kB; write files instead"));
+                }
+                Err(error) => {
+                    self.forget(tag);
+                    return Err(gone(error));
+                }
+            }
+        }
+        match answer.await {
+            Ok(Answer { reply: Reply::Failed { error, .. }, .. }) => Err(fault(error)),
+            Ok(answer) => Ok(answer),
+            Err(_) => Err(gone(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+
     fn expect_reply(&self) -> Result<(u64, oneshot::Receiver<Answer>), Fault> {
         let mut state = self.state.lock().expect("nobody panics with the lock");
         let tag = state.next_tag;
@@ -137,7 +175,9 @@ impl Shared {
                 Ok(Some(packet)) => {
                     let Ok(reply) = packet.head::<Reply>() else { break };
                     let mut state = self.state.lock().expect("nobody panics with the lock");
-                    if let Some(sender) = state.waiting.as_mut().and_then(|waiting| waiting.remove(&tag_of(&reply))) {
+                    if let Some(sender) =
+                        state.waiting.as_mut().and_then(|waiting| waiting.remove(&tag_of(&reply)))
+                    {
                         // Whoever asked may have stopped waiting.
                         let _ = sender.send(Answer { reply, body: packet.body().to_vec() });
                     }
@@ -163,12 +203,16 @@ fn tag_of(reply: &Reply) -> u64 {
 
 /// The program runs from sealed memory: there is no file that anybody could replace, and nothing to remove.
 fn spawn(caller: OwnedFd) -> io::Result<Child> {
-    let program = rustix::fs::memfd_create("cubicle-launcher", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let program =
+        rustix::fs::memfd_create("cubicle-launcher", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut written = 0;
     while written < BINARY.len() {
         written += rustix::io::write(&program, &BINARY[written..])?;
     }
-    rustix::fs::fcntl_add_seals(&program, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    rustix::fs::fcntl_add_seals(
+        &program,
+        SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE,
+    )?;
     #[expect(clippy::disallowed_methods, reason = "the launcher is the one program that the product starts")]
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cubicle_launcher::plan::{
-    CgroupLimits, Enforcer, HostFacts, Owner, PlannedLimit, PrivateMount, RootStep, SandboxPlan, ScratchDirectory, TemplatePlan,
-    WORKLOAD_ID, WorkspaceMount,
+    CgroupLimits, Enforcer, HostFacts, Owner, PlannedLimit, PrivateMount, RootStep, SandboxPlan,
+    ScratchDirectory, TemplatePlan, WORKLOAD_ID, WorkspaceMount,
 };
 use cubicle_model::receipt::{Cgroups, Expected, MountRule};
 use cubicle_model::{Fault, Kind, Limit, Medium, Placement, Root};
@@ -15,16 +15,50 @@ use crate::host::{EntryKind, HostRoot};
 /// What a sandbox of the host's own root shows of it. Everything else of the host is not there.
 const SHOWN_OF_HOST: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu"];
 /// What is made anew in every root.
-const MADE: &[&str] = &["dev", "etc", "home", "mnt", "proc", "run", "sys", "tmp", "var", "workspace", "root", ".cubicle"];
+const MADE: &[&str] =
+    &["dev", "etc", "home", "mnt", "proc", "run", "sys", "tmp", "var", "workspace", "root", ".cubicle"];
 /// Directories of `/etc` that programs need and that tell nothing of the host's users or keys.
 const ETC_DIRECTORIES: &[&str] = &[
-    "alternatives", "ld.so.conf.d", "fonts", "perl", "terminfo", "python3", "python3.11", "python3.12", "python3.13",
-    "java-17-openjdk", "java-21-openjdk", "ca-certificates", "pki", "crypto-policies", "mime", "xml", "sgml",
+    "alternatives",
+    "ld.so.conf.d",
+    "fonts",
+    "perl",
+    "terminfo",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "ca-certificates",
+    "pki",
+    "crypto-policies",
+    "mime",
+    "xml",
+    "sgml",
 ];
 const ETC_FILES: &[&str] = &[
-    "ld.so.cache", "ld.so.conf", "localtime", "timezone", "mime.types", "protocols", "services", "shells", "inputrc",
-    "bash.bashrc", "profile", "os-release", "debian_version", "magic", "ethertypes", "rpc", "login.defs", "gai.conf",
-    "ca-certificates.conf", "wgetrc", "nanorc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "localtime",
+    "timezone",
+    "mime.types",
+    "protocols",
+    "services",
+    "shells",
+    "inputrc",
+    "bash.bashrc",
+    "profile",
+    "os-release",
+    "debian_version",
+    "magic",
+    "ethertypes",
+    "rpc",
+    "login.defs",
+    "gai.conf",
+    "ca-certificates.conf",
+    "wgetrc",
+    "nanorc",
 ];
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Files below `/proc` that tell of the host or act on it and that file permissions alone would show. Each costs a mount
@@ -105,7 +139,10 @@ fn plan_etc(steps: &mut Steps, host: &HostRoot) {
     steps.file("etc/hostname", "sandbox\n");
     steps.file("etc/host.conf", "multi on\n");
     steps.file("etc/resolv.conf", "");
-    steps.file("etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n");
+    steps.file(
+        "etc/nsswitch.conf",
+        "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    );
     steps.link("etc/mtab", "/proc/self/mounts");
 }
 
@@ -140,9 +177,14 @@ pub fn plan_sandbox(
 ) -> Result<SandboxPlan, Fault> {
     let limits = plan_limits(place, facts)?;
     let covered = |names: &[&str]| -> Vec<String> {
-        names.iter().filter(|name| host.proc.iter().any(|entry| entry == **name)).map(|name| (*name).into()).collect()
+        names
+            .iter()
+            .filter(|name| host.proc.iter().any(|entry| entry == **name))
+            .map(|name| (*name).into())
+            .collect()
     };
-    let proc = PrivateMount::Proc { covered: covered(COVERED_OF_PROC), read_only: covered(READ_ONLY_OF_PROC) };
+    let proc =
+        PrivateMount::Proc { covered: covered(COVERED_OF_PROC), read_only: covered(READ_ONLY_OF_PROC) };
     let directory = |name: &str, target: Option<&str>, mode, owner| ScratchDirectory {
         name: name.into(),
         target: target.map(Into::into),
@@ -182,7 +224,10 @@ pub fn plan_sandbox(
     }
 
     let in_cgroup = |name: &str, limit: Limit| {
-        limits.iter().any(|planned| planned.name == name && planned.by == Enforcer::Cgroup).then_some(limit.value)
+        limits
+            .iter()
+            .any(|planned| planned.name == name && planned.by == Enforcer::Cgroup)
+            .then_some(limit.value)
     };
     let cgroup = CgroupLimits {
         memory: in_cgroup("memory", place.limits.memory),
@@ -214,7 +259,10 @@ pub fn plan_sandbox(
 fn plan_limits(place: &Placement, facts: &HostFacts) -> Result<Vec<PlannedLimit>, Fault> {
     let limits = &place.limits;
     let no_cgroup = || Enforcer::Nobody {
-        because: facts.no_cgroups_because.clone().unwrap_or_else(|| "this host has no cgroup controllers".into()),
+        because: facts
+            .no_cgroups_because
+            .clone()
+            .unwrap_or_else(|| "this host has no cgroup controllers".into()),
     };
     let by_cgroup = || if facts.cgroups == Cgroups::None { no_cgroup() } else { Enforcer::Cgroup };
     let pids = match facts.cgroups {
@@ -225,11 +273,16 @@ fn plan_limits(place: &Placement, facts: &HostFacts) -> Result<Vec<PlannedLimit>
     };
     let workspace = match &place.workspace {
         Medium::Memory => Enforcer::TmpfsSize { target: "/workspace".into() },
-        Medium::Directory(path) => {
-            Enforcer::Nobody { because: format!("{} is a directory of the host, which has no size of its own", path.display()) }
-        }
+        Medium::Directory(path) => Enforcer::Nobody {
+            because: format!("{} is a directory of the host, which has no size of its own", path.display()),
+        },
     };
-    let planned = |name: &str, limit: Limit, by| PlannedLimit { name: name.into(), value: limit.value, asked: limit.asked, by };
+    let planned = |name: &str, limit: Limit, by| PlannedLimit {
+        name: name.into(),
+        value: limit.value,
+        asked: limit.asked,
+        by,
+    };
     let all = vec![
         planned("memory", limits.memory, by_cgroup()),
         planned("cpus", limits.millicpus, by_cgroup()),
@@ -242,8 +295,11 @@ fn plan_limits(place: &Placement, facts: &HostFacts) -> Result<Vec<PlannedLimit>
     ];
     for limit in &all {
         if let (true, Enforcer::Nobody { because }) = (limit.asked, &limit.by) {
-            return Err(Fault::new(Kind::Denied, format!("the {} limit cannot be enforced here: {because}", limit.name))
-                .hint(way_out(&limit.name)));
+            return Err(Fault::new(
+                Kind::Denied,
+                format!("the {} limit cannot be enforced here: {because}", limit.name),
+            )
+            .hint(way_out(&limit.name)));
         }
     }
     Ok(all)

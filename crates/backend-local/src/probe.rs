@@ -16,7 +16,9 @@ pub(crate) async fn probe(backend: &LocalBackend) -> Probed {
         Err(_) => BTreeMap::new(),
     };
     let namespaces = match tried {
-        Ok(receipt) => Level { isolation: Isolation::Namespaces, met: met(backend, &receipt), unmet: Vec::new() },
+        Ok(receipt) => {
+            Level { isolation: Isolation::Namespaces, met: met(backend, &receipt), unmet: Vec::new() }
+        }
         Err(fault) => Level {
             isolation: Isolation::Namespaces,
             met: Vec::new(),
@@ -39,7 +41,8 @@ pub(crate) async fn probe(backend: &LocalBackend) -> Probed {
 }
 
 async fn try_namespaces(backend: &LocalBackend) -> Result<Receipt, Fault> {
-    let bits = state::random().map_err(|error| Fault::new(Kind::Internal, "no random bytes").because(error))?;
+    let bits =
+        state::random().map_err(|error| Fault::new(Kind::Internal, "no random bytes").because(error))?;
     let place = attempts::placement(&Root::Host, SandboxId::from_random(bits));
     let seen = backend.ensure(&place).await;
     backend.destroy(place.id).await?;
@@ -53,7 +56,10 @@ fn met(backend: &LocalBackend, receipt: &Receipt) -> Vec<Met> {
         Cgroups::V1 => "version 1: memory, pids, cpu".into(),
         Cgroups::V2 => "version 2: memory, pids, cpu".into(),
         Cgroups::None => {
-            format!("none ({}): memory and CPU limits are not enforced", facts.no_cgroups_because.as_deref().unwrap_or("?"))
+            format!(
+                "none ({}): memory and CPU limits are not enforced",
+                facts.no_cgroups_because.as_deref().unwrap_or("?")
+            )
         }
     };
     let who = if facts.privileged {
@@ -61,7 +67,8 @@ fn met(backend: &LocalBackend, receipt: &Receipt) -> Vec<Met> {
     } else {
         "an ordinary user: one user for pid 1 and commands"
     };
-    let held = receipt.attempts.as_ref().map_or(0, |attempts| attempts.tried.iter().filter(|it| it.failed).count());
+    let held =
+        receipt.attempts.as_ref().map_or(0, |attempts| attempts.tried.iter().filter(|it| it.failed).count());
     vec![
         say("kernel", facts.kernel.clone()),
         say("launcher", who.into()),
@@ -98,5 +105,6 @@ fn missing(isolation: Isolation) -> Unmet {
 /// The refusal for a level that this backend does not have.
 pub(crate) fn unavailable(isolation: Isolation) -> Fault {
     let unmet = missing(isolation);
-    Fault::new(Kind::Denied, format!("isolation '{isolation}' cannot be had here: {}", unmet.because)).hint(unmet.fix)
+    Fault::new(Kind::Denied, format!("isolation '{isolation}' cannot be had here: {}", unmet.because))
+        .hint(unmet.fix)
 }

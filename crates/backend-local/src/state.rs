@@ -43,7 +43,8 @@ impl DataDirectory {
         })
         .map_err(unusable)?;
         let instance = String::from_utf8_lossy(&instance).trim().parse().map_err(|error| {
-            Fault::new(Kind::Invalid, format!("{} is damaged", path.join("instance").display())).because(error)
+            Fault::new(Kind::Invalid, format!("{} is damaged", path.join("instance").display()))
+                .because(error)
         })?;
         let secret = keep(&path.join("secret"), || Ok(random::<32>()?.to_vec())).map_err(unusable)?;
         let secret = secret.try_into().map_err(|_| {
@@ -84,12 +85,16 @@ impl DataDirectory {
         let entries = match fs::read_dir(self.path.join("sandboxes")) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Fault::new(Kind::Internal, format!("list the sandboxes: {error}")).because(error)),
+            Err(error) => {
+                return Err(Fault::new(Kind::Internal, format!("list the sandboxes: {error}")).because(error));
+            }
         };
         let mut ids: Vec<SandboxId> =
             entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
         ids.sort_unstable();
-        ids.into_iter().filter_map(|id| self.look(id).map(|found| found.map(|(seen, _)| seen)).transpose()).collect()
+        ids.into_iter()
+            .filter_map(|id| self.look(id).map(|found| found.map(|(seen, _)| seen)).transpose())
+            .collect()
     }
 
     /// A connection to a sandbox's control socket.

@@ -13,16 +13,21 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 use rustix::process::{Pid, Signal, Uid, kill_process};
 
+/// Tells what it gained, or how it was refused.
+type Try = fn() -> io::Result<String>;
+
 /// Makes every attempt. Meant to be run as a command in a sandbox that is thrown away afterwards.
 pub fn make_all() -> Vec<Attempt> {
-    let calls = forbidden::ALL.iter().map(|call| attempt(format!("reach the system call {}", call.name), || {
-        match call.attempt() {
-            // Any other error means that the kernel looked at the arguments.
-            Err(error) if !refused(&error) => Ok(format!("reached, {error}")),
-            outcome => outcome.map(|()| "reached".into()),
-        }
-    }));
-    let others: [(&str, fn() -> io::Result<String>); 22] = [
+    let calls = forbidden::ALL.iter().map(|call| {
+        attempt(format!("reach the system call {}", call.name), || {
+            match call.attempt() {
+                // Any other error means that the kernel looked at the arguments.
+                Err(error) if !refused(&error) => Ok(format!("reached, {error}")),
+                outcome => outcome.map(|()| "reached".into()),
+            }
+        })
+    });
+    let others: [(&str, Try); 22] = [
         ("make a user namespace", || gained(unshare(Namespaces::USER))),
         ("become root", || gained(rustix::thread::set_thread_uid(Uid::ROOT))),
         ("regain a capability", regain_capability),
@@ -37,7 +42,9 @@ pub fn make_all() -> Vec<Attempt> {
         ("press magic keys", || write("/proc/sysrq-trigger")),
         ("choose the program that takes core dumps", || write("/proc/sys/kernel/core_pattern")),
         ("read the kernel's log", || read("/dev/kmsg")),
-        ("make a device node", || gained(mknodat(CWD, "/tmp/disk", FileType::BlockDevice, Mode::RUSR, 0xfe00))),
+        ("make a device node", || {
+            gained(mknodat(CWD, "/tmp/disk", FileType::BlockDevice, Mode::RUSR, 0xfe00))
+        }),
         ("write a program of the system", || write("/usr/bin/env")),
         ("write the list of users", || write("/etc/passwd")),
         ("read the passwords of the system", || read("/etc/shadow")),
@@ -86,7 +93,10 @@ fn list(path: &str) -> io::Result<String> {
 fn regain_capability() -> io::Result<String> {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
     let wanted = CapabilitySet::SYS_ADMIN;
-    gained(set_capabilities(None, CapabilitySets { effective: wanted, permitted: wanted, inheritable: wanted }))
+    gained(set_capabilities(
+        None,
+        CapabilitySets { effective: wanted, permitted: wanted, inheritable: wanted },
+    ))
 }
 
 /// The kernel accepts the signal where the users are the same and then ignores it, because it protects pid 1 from its

@@ -8,20 +8,35 @@ use std::path::{Path, PathBuf};
 use cubicle_model::InstanceId;
 use cubicle_model::receipt::Cgroups;
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, unlinkat};
+use rustix::process::Pid;
 
 use crate::error::{Failed, Step};
 use crate::plan::CgroupLimits;
 
 /// Length of a CPU accounting period; a limit of two cores is 200 ms in each.
 const PERIOD_US: u64 = 100_000;
+/// What a cgroup must offer for limits to be possible.
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+/// The leaf that processes of a subtree are moved into, to make room for sandboxes beside them.
+const CALLERS: &str = "cubicle-caller";
+/// How often a subtree is looked through for processes that were forked while others were moved.
+const MOST_LOOKS: u32 = 16;
 
 /// Where this instance may make cgroups.
 #[derive(Debug)]
 pub enum Hierarchy {
     /// One directory per controller.
-    V1 { memory: OwnedFd, pids: OwnedFd, cpu: OwnedFd },
-    V2 { directory: OwnedFd },
-    None { because: String },
+    V1 {
+        memory: OwnedFd,
+        pids: OwnedFd,
+        cpu: OwnedFd,
+    },
+    V2 {
+        directory: OwnedFd,
+    },
+    None {
+        because: String,
+    },
 }
 
 /// The cgroups of one sandbox, by the number of its slot.
@@ -64,20 +79,44 @@ impl Hierarchy {
 
     /// Makes the cgroups of a slot. They may be there already, empty, after a crash.
     pub fn make(&self, slot: u32) -> Result<Cgroup, Failed> {
-        let name = slot.to_string();
-        let enter = |parent: &OwnedFd| -> io::Result<OwnedFd> {
-            match mkdirat(parent, &name, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
+        let make = || {
+            for parent in self.directories() {
+                match mkdirat(parent, slot.to_string(), Mode::from_raw_mode(0o755)) {
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
-            Ok(openat(parent, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+            self.open_slot(slot)
         };
-        let enter = |parent| enter(parent).step(|| format!("make cgroup {name}"));
+        make().step(|| format!("make cgroup {slot}"))
+    }
+
+    /// The cgroups of a slot, if they hold this process. They do not when it was moved, or when its sandbox was made
+    /// from another scope; what is written to them then limits nobody.
+    pub fn holding(&self, slot: u32, process: Pid) -> io::Result<Option<Cgroup>> {
+        for parent in self.directories() {
+            match read_at(parent.as_fd(), &format!("{slot}/cgroup.procs")) {
+                Ok(text) if pids(&text).any(|pid| pid == process.as_raw_pid()) => {}
+                Ok(_) => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        match self {
+            Self::None { .. } => Ok(None),
+            Self::V1 { .. } | Self::V2 { .. } => self.open_slot(slot).map(Some),
+        }
+    }
+
+    fn open_slot(&self, slot: u32) -> io::Result<Cgroup> {
+        let open = |parent: &OwnedFd| {
+            openat(parent, slot.to_string(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        };
         Ok(match self {
             Self::V1 { memory, pids, cpu } => {
-                Cgroup::V1 { memory: enter(memory)?, pids: enter(pids)?, cpu: enter(cpu)? }
+                Cgroup::V1 { memory: open(memory)?, pids: open(pids)?, cpu: open(cpu)? }
             }
-            Self::V2 { directory } => Cgroup::V2 { directory: enter(directory)? },
+            Self::V2 { directory } => Cgroup::V2 { directory: open(directory)? },
             Self::None { .. } => Cgroup::None,
         })
     }
@@ -100,8 +139,7 @@ impl Hierarchy {
         let mut all: Vec<i32> = self
             .directories()
             .filter_map(|parent| read_at(parent.as_fd(), &format!("{slot}/cgroup.procs")).ok())
-            .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
-            .filter(|pid| *pid > 0)
+            .flat_map(|text| pids(&text).collect::<Vec<_>>())
             .collect();
         all.sort_unstable();
         all.dedup();
@@ -169,7 +207,9 @@ impl Cgroup {
     pub fn limit(&self, limits: &CgroupLimits) -> Result<Vec<(&'static str, &'static str, u64)>, Failed> {
         let mut in_force = Vec::new();
         let mut put = |name, directory: &OwnedFd, file: &'static str, text: String, unit: u64| {
-            let back = write_and_read(directory.as_fd(), file, &text).step(|| format!("set {file} to {text}"))?;
+            let back = write_and_read(directory.as_fd(), file, &text)
+                .step(|| format!("set {file} to {text}"))
+                .map_err(|error| error.hint("it may be less than the sandbox needs already: ask for more"))?;
             let first = back.split_whitespace().next().unwrap_or_default();
             let value: u64 = first.parse().map_err(|_| {
                 Failed::new(cubicle_model::Kind::Internal, format!("{file} reads back as '{}'", back.trim()))
@@ -184,7 +224,8 @@ impl Cgroup {
                 if let Some(bytes) = limits.memory {
                     // Swap would let a workload have more than its limit. With swap included it may never be less than
                     // without, so a limit that is raised needs the other order.
-                    let with_swap = || write_at(memory.as_fd(), "memory.memsw.limit_in_bytes", &bytes.to_string());
+                    let with_swap =
+                        || write_at(memory.as_fd(), "memory.memsw.limit_in_bytes", &bytes.to_string());
                     let mut set = || put("memory", memory, "memory.limit_in_bytes", bytes.to_string(), 1);
                     if set().is_err() {
                         let _ = with_swap();
@@ -208,7 +249,13 @@ impl Cgroup {
                     put("pids", directory, "pids.max", count.to_string(), 1)?;
                 }
                 if let Some(millicpus) = limits.millicpus {
-                    put("cpus", directory, "cpu.max", format!("{} {PERIOD_US}", quota(millicpus)), PERIOD_US / 1000)?;
+                    put(
+                        "cpus",
+                        directory,
+                        "cpu.max",
+                        format!("{} {PERIOD_US}", quota(millicpus)),
+                        PERIOD_US / 1000,
+                    )?;
                 }
             }
             Self::None => {}
@@ -234,9 +281,16 @@ struct Position {
 
 impl Position {
     /// Root makes its cgroups at the top: they outlive whatever started the launcher, and a later launcher finds them
-    /// from wherever it is started. A user owns at most the subtree it is in.
+    /// from wherever it is started. A user owns at most the subtree it is in. When an earlier launcher moved the caller
+    /// aside, that subtree begins one above.
     fn base(self, privileged: bool) -> PathBuf {
-        if privileged { self.top } else { self.own }
+        if privileged {
+            return self.top;
+        }
+        match self.own.parent() {
+            Some(scope) if self.own.ends_with(CALLERS) => scope.into(),
+            _ => self.own,
+        }
     }
 }
 
@@ -267,9 +321,9 @@ fn locate(mounts: &str, own: &str) -> Located {
         Path::new(point).join(below.trim_start_matches('/'))
     };
     let v1 = |controller: &str| -> Option<Position> {
-        let (point, root, ..) = hierarchies
-            .iter()
-            .find(|(_, _, kind, options)| *kind == "cgroup" && options.split(',').any(|name| name == controller))?;
+        let (point, root, ..) = hierarchies.iter().find(|(_, _, kind, options)| {
+            *kind == "cgroup" && options.split(',').any(|name| name == controller)
+        })?;
         Some(Position { top: point.into(), own: inside(point, root, own_path(controller)?) })
     };
     if let (Some(memory), Some(pids), Some(cpu)) = (v1("memory"), v1("pids"), v1("cpu")) {
@@ -292,8 +346,9 @@ impl Located {
             }
             Self::V2(position) => {
                 let base = position.base(privileged);
-                // At the top processes may stay beside other cgroups, in a delegated subtree they may not.
-                if !privileged {
+                // Nobody is moved for controllers that are not there.
+                must_offer_controllers(&base)?;
+                if !is_top_of_host(&base) {
                     step_aside(&base)?;
                 }
                 enable_controllers(&base)?;
@@ -321,30 +376,56 @@ fn make_directory(path: &Path) -> Result<OwnedFd, String> {
         .map_err(|error| format!("cgroup {} cannot be opened: {error}", path.display()))
 }
 
-fn enable_controllers(path: &Path) -> Result<(), String> {
+fn must_offer_controllers(path: &Path) -> Result<(), String> {
     let offered = fs::read_to_string(path.join("cgroup.controllers"))
         .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-    for controller in ["memory", "pids", "cpu"] {
-        if !offered.split_whitespace().any(|name| name == controller) {
-            return Err(format!("cgroup {} does not offer the {controller} controller", path.display()));
-        }
+    match CONTROLLERS.iter().find(|wanted| !offered.split_whitespace().any(|name| name == **wanted)) {
+        Some(missing) => Err(format!("cgroup {} does not offer the {missing} controller", path.display())),
+        None => Ok(()),
     }
-    fs::write(path.join("cgroup.subtree_control"), "+memory +pids +cpu")
+}
+
+fn enable_controllers(path: &Path) -> Result<(), String> {
+    let all = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
+    fs::write(path.join("cgroup.subtree_control"), all)
         .map_err(|error| format!("controllers of {} cannot be switched on: {error}", path.display()))
 }
 
-/// Moves every process of a delegated cgroup into a leaf of it, because a cgroup with controllers for its children may
-/// not hold processes itself.
+/// Whether this is the one cgroup that may hold processes beside other cgroups. It has no type; what root of a container
+/// sees as the top has one.
+fn is_top_of_host(path: &Path) -> bool {
+    !path.join("cgroup.type").exists()
+}
+
+/// Moves every process of a cgroup into a leaf of it, because a cgroup with controllers for its children may not hold
+/// processes itself.
 fn step_aside(path: &Path) -> Result<(), String> {
-    let leaf = path.join("cubicle-caller");
-    drop(make_directory(&leaf)?);
-    let processes = fs::read_to_string(path.join("cgroup.procs"))
-        .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-    for process in processes.lines() {
-        fs::write(leaf.join("cgroup.procs"), process)
-            .map_err(|error| format!("cgroup {} is not delegated to this user: {error}", path.display()))?;
+    let leaf = path.join(CALLERS);
+    for _ in 0..MOST_LOOKS {
+        let processes = fs::read_to_string(path.join("cgroup.procs"))
+            .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+        if processes.is_empty() {
+            return Ok(());
+        }
+        drop(make_directory(&leaf)?);
+        for process in processes.lines() {
+            match fs::write(leaf.join("cgroup.procs"), process) {
+                Ok(()) => {}
+                // It ended before it was its turn.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => {
+                    let _ = fs::remove_dir(&leaf);
+                    return Err(format!("processes of cgroup {} cannot be moved: {error}", path.display()));
+                }
+            }
+        }
     }
-    Ok(())
+    Err(format!("cgroup {} does not become free of processes", path.display()))
+}
+
+/// The processes that a `cgroup.procs` lists. One that this process cannot see is listed as 0.
+fn pids(text: &str) -> impl Iterator<Item = i32> {
+    text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0)
 }
 
 fn write_at(directory: BorrowedFd<'_>, name: &str, text: &str) -> io::Result<()> {
@@ -412,6 +493,31 @@ mod tests {
         let mounts = "25 20 0:23 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw";
         let Located::V2(position) = locate(mounts, "0::/docker/abc/inner") else { panic!("not version 2") };
         assert_eq!(position.own, Path::new("/sys/fs/cgroup/inner"));
+    }
+
+    #[test]
+    fn a_launcher_started_by_a_caller_that_was_moved_aside_finds_the_same_base() {
+        let base = |own: &str, privileged| at("/sys/fs/cgroup", own).base(privileged);
+        let scope = "/sys/fs/cgroup/user.slice/cubicle.scope";
+        for own in [scope, "/sys/fs/cgroup/user.slice/cubicle.scope/cubicle-caller"] {
+            assert_eq!(base(own, false), Path::new(scope), "{own}");
+            assert_eq!(base(own, true), Path::new("/sys/fs/cgroup"), "{own}");
+        }
+        let similar = "/sys/fs/cgroup/user.slice/not-cubicle-caller";
+        assert_eq!(base(similar, false), Path::new(similar));
+    }
+
+    #[test]
+    fn processes_that_cannot_be_seen_from_here_are_not_listed() {
+        assert_eq!(pids("0\n17\n0\n4711\n").collect::<Vec<_>>(), [17, 4711]);
+        assert_eq!(pids("").count(), 0);
+    }
+
+    #[test]
+    fn without_cgroups_no_process_is_held_by_one() {
+        let nowhere = Hierarchy::None { because: "this is a test".into() };
+        let this = rustix::process::getpid();
+        assert!(nowhere.holding(1, this).expect("nothing is read").is_none());
     }
 
     #[test]

@@ -2,28 +2,33 @@
 //! it needed for that, looks at what it has become, and only then serves.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use cubicle_guest::daemon::{self, Workload};
+use cubicle_guest::daemon::{self, Daemon, Workload};
 use cubicle_guest::hello::Key;
 use cubicle_model::receipt::{self, Attempts, Enforcement, Host, LimitInForce, Observed, Receipt, judge};
 use cubicle_model::{Kind, Lifetime};
 use cubicle_sys::children::{EndedChildren, exit_now, set_ended_children};
-use cubicle_sys::spawn::Permit;
+use cubicle_sys::descriptors::close_all_except;
 use cubicle_sys::mount::{Attributes, Depth, set_attributes};
+use cubicle_sys::spawn::Permit;
 use rustix::fs::{AtFlags, CWD, Mode, chownat, mkdirat, statvfs};
 use rustix::mount::{
-    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, move_mount, open_tree, unmount,
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, move_mount, open_tree,
+    unmount,
 };
 use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, set_dumpable_behavior, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, LinkNameSpaceType, move_into_link_name_space, remove_capability_from_bounding_set,
-    set_capabilities, set_no_new_privs, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, LinkNameSpaceType, move_into_link_name_space,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_res_gid,
+    set_thread_res_uid,
 };
 
 use crate::error::{Failed, Step};
-use crate::plan::{Enforcer, Owner, PrivateMount, SandboxPlan, ScratchDirectory, WORKLOAD_ID, WorkspaceMount};
+use crate::plan::{
+    Enforcer, Owner, PrivateMount, SandboxPlan, ScratchDirectory, WORKLOAD_ID, WorkspaceMount,
+};
 use crate::readback;
 use crate::wire::{Channel, FromCradle};
 
@@ -49,6 +54,8 @@ pub(crate) struct Cradle<'a> {
     pub(crate) control: OwnedFd,
     pub(crate) lifeline: Option<OwnedFd>,
     pub(crate) oom_events: Option<OwnedFd>,
+    /// The way back in for a launcher that will not be allowed to look for it later.
+    pub(crate) own_mounts: Option<OwnedFd>,
     pub(crate) cgroup_limits: Vec<(&'static str, &'static str, u64)>,
     pub(crate) outside: &'a Outside,
 }
@@ -78,6 +85,10 @@ impl Cradle<'_> {
         cubicle_sys::loopback::up().step(|| "switch on the loopback interface".into())?;
         rustix::system::sethostname(self.plan.hostname.as_bytes()).step(|| "set the host name".into())?;
         self.limit_resources()?;
+        if !self.plan.two_uids {
+            let mounts = std::fs::File::open("/proc/self/ns/mnt").step(|| "open the own mounts".into())?;
+            self.own_mounts = Some(mounts.into());
+        }
         self.give_up_rights()?;
         rustix::process::chdir("/workspace").step(|| "enter /workspace".into())?;
         // From here on anyone who finds the journal can tell that this sandbox lives, and which process it is.
@@ -101,10 +112,9 @@ impl Cradle<'_> {
                 Ok(())
             }
             PrivateMount::Workspace(WorkspaceMount::Directory) => {
-                let tree = self
-                    .workspace
-                    .take()
-                    .ok_or_else(|| Failed::new(Kind::Invalid, "the plan has a workspace that did not come with it"))?;
+                let tree = self.workspace.take().ok_or_else(|| {
+                    Failed::new(Kind::Invalid, "the plan has a workspace that did not come with it")
+                })?;
                 move_mount(&tree, "", CWD, "/workspace", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
                     .step(|| "mount the workspace".into())
             }
@@ -157,8 +167,9 @@ impl Cradle<'_> {
 
     fn limit_resources(&self) -> Result<(), Failed> {
         for (name, value) in &self.plan.rlimits {
-            let resource = resource(name)
-                .ok_or_else(|| Failed::new(Kind::Invalid, format!("the plan names an unknown rlimit '{name}'")))?;
+            let resource = resource(name).ok_or_else(|| {
+                Failed::new(Kind::Invalid, format!("the plan names an unknown rlimit '{name}'"))
+            })?;
             // A limit that is lower already stays: it cannot be raised, and it keeps what was promised.
             let highest = rustix::process::getrlimit(resource).maximum.map_or(*value, |now| now.min(*value));
             let limit = Rlimit { current: Some(highest), maximum: Some(highest) };
@@ -189,14 +200,17 @@ impl Cradle<'_> {
         let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
         set_capabilities(None, sets).step(|| "give up capabilities".into())?;
         set_no_new_privs(true).step(|| "set no_new_privs".into())?;
-        cubicle_sys::seccomp::install(&self.outside.filter).step(|| "install the system call filter".into())?;
+        cubicle_sys::seccomp::install(&self.outside.filter)
+            .step(|| "install the system call filter".into())?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable).step(|| "hide memory from debuggers".into())
     }
 
     fn write_receipt(&self) -> Result<Receipt, Failed> {
         let observed = readback::observe(&self.plan)?;
-        let expected =
-            receipt::Expected { outside_namespaces: self.outside.namespaces.clone(), ..self.plan.expected.clone() };
+        let expected = receipt::Expected {
+            outside_namespaces: self.outside.namespaces.clone(),
+            ..self.plan.expected.clone()
+        };
         let (limits, missed) = self.limits_in_force(&observed)?;
         let mut contradictions = judge(&expected, &observed);
         contradictions.extend(missed);
@@ -207,7 +221,11 @@ impl Cradle<'_> {
             host: self.outside.host.clone(),
             limits,
             observed,
-            attempts: self.plan.attempts_made_with.clone().map(|made_with| Attempts { made_with, tried: Vec::new() }),
+            attempts: self
+                .plan
+                .attempts_made_with
+                .clone()
+                .map(|made_with| Attempts { made_with, tried: Vec::new() }),
             contradictions,
         })
     }
@@ -217,13 +235,16 @@ impl Cradle<'_> {
         let mut limits = Vec::new();
         for planned in &self.plan.limits {
             let (what, read_back) = match &planned.by {
-                Enforcer::Cgroup => match self.cgroup_limits.iter().find(|(name, ..)| *name == planned.name) {
-                    Some((_, file, value)) => ((*file).to_owned(), Some(*value)),
-                    None => ("cgroup".into(), None),
-                },
+                Enforcer::Cgroup => {
+                    match self.cgroup_limits.iter().find(|(name, ..)| *name == planned.name) {
+                        Some((_, file, value)) => ((*file).to_owned(), Some(*value)),
+                        None => ("cgroup".into(), None),
+                    }
+                }
                 Enforcer::Rlimit { name } => (format!("rlimit {name}"), observed.rlimits.get(name).copied()),
                 Enforcer::TmpfsSize { target } => {
-                    let stat = statvfs(target).step(|| format!("look at the size of {}", target.display()))?;
+                    let stat =
+                        statvfs(target).step(|| format!("look at the size of {}", target.display()))?;
                     (format!("size of {}", target.display()), Some(stat.f_blocks * stat.f_frsize))
                 }
                 Enforcer::Guest => ("sandboxd".into(), Some(planned.value)),
@@ -236,30 +257,35 @@ impl Cradle<'_> {
                 Some(value) if value <= planned.value.next_multiple_of(PAGE) => {
                     limits.push(planned.in_force(Enforcement::By { what, read_back: value }));
                 }
-                other => missed.push(format!("{} should be limited to {} by {what} but reads back {other:?}", planned.name, planned.value)),
+                other => missed.push(format!(
+                    "{} should be limited to {} by {what} but reads back {other:?}",
+                    planned.name, planned.value
+                )),
             }
         }
         Ok((limits, missed))
     }
 
     fn serve(self, launcher: &Channel, receipt: Receipt) -> Failed {
-        let Self { plan, key, journal, control, lifeline, oom_events, outside, .. } = self;
-        let written = serde_json::to_value(&receipt).and_then(|record| Ok((serde_json::to_vec(&record)?, record)));
+        let Self { plan, key, journal, control, lifeline, oom_events, own_mounts, outside, .. } = self;
+        let written =
+            serde_json::to_value(&receipt).and_then(|record| Ok((serde_json::to_vec(&record)?, record)));
         let (body, record) = match written {
             Ok(written) => written,
             Err(error) => return Failed::new(Kind::Internal, format!("write the receipt: {error}")),
         };
-        // The launcher decides whether the sandbox is handed out.
-        let ready = FromCradle::Ready { contradictions: receipt.contradictions };
-        if let Err(error) = launcher.send(&ready, &body, &[]) {
-            return Failed::new(Kind::Unavailable, format!("the launcher is gone: {error}"));
+        // What made the sandbox, directories of the host among it, is not for whoever takes over pid 1.
+        let kept = [Some(launcher.as_fd()), Some(journal.as_fd()), Some(control.as_fd())]
+            .into_iter()
+            .chain([&lifeline, &oom_events, &own_mounts].map(|fd| fd.as_ref().map(AsFd::as_fd)))
+            .flatten()
+            .map(|fd| fd.as_raw_fd())
+            .chain([0, 1, 2])
+            .collect::<Vec<_>>();
+        if let Err(error) = close_all_except(&kept) {
+            return Failed::new(Kind::Internal, format!("close what made the sandbox: {error}"));
         }
-        // Until the launcher has published the sandbox it is nobody's; when the launcher dies first, so does it.
-        match launcher.receive() {
-            Ok(Some(_)) => {}
-            Ok(None) | Err(_) => exit_now(0),
-        }
-        daemon::run(daemon::Config {
+        let started = Daemon::start(daemon::Config {
             sandbox: plan.id,
             key,
             listener: Some(control),
@@ -278,18 +304,39 @@ impl Cradle<'_> {
             env: plan.env,
             oom_events,
             max_execs: daemon::DEFAULT_MAX_EXECS,
-            ready: None,
             builtin_exe: None,
             permit: outside.permit,
-        })
+        });
+        // From its first moment a published sandbox has a journal that tells what it is.
+        let daemon = match started {
+            Ok(daemon) => daemon,
+            Err(error) => return Failed::new(Kind::Internal, with_cause(&error)),
+        };
+        // The launcher decides whether the sandbox is handed out.
+        let ready = FromCradle::Ready { contradictions: receipt.contradictions };
+        let beside = own_mounts.as_ref().map(AsFd::as_fd);
+        if let Err(error) = launcher.send(&ready, &body, beside.as_slice()) {
+            return Failed::new(Kind::Unavailable, format!("the launcher is gone: {error}"));
+        }
+        drop(own_mounts);
+        // Until the launcher has published the sandbox it is nobody's; when the launcher dies first, so does it.
+        match launcher.receive() {
+            Ok(Some(_)) => daemon.serve(),
+            Ok(None) | Err(_) => exit_now(0),
+        }
     }
 }
 
 const PAGE: u64 = 4096;
 
+fn with_cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+}
+
 fn tmpfs(target: &str, options: &str) -> Result<(), Failed> {
     let options = std::ffi::CString::new(options).expect("options are made of numbers");
-    mount("tmpfs", target, "tmpfs", PRIVATE, Some(options.as_c_str())).step(|| format!("mount a tmpfs on {target}"))
+    mount("tmpfs", target, "tmpfs", PRIVATE, Some(options.as_c_str()))
+        .step(|| format!("mount a tmpfs on {target}"))
 }
 
 fn cover(name: &str) -> Result<(), Failed> {

@@ -53,7 +53,8 @@ pub(crate) struct Brought {
 pub(crate) fn fork_nurse(ward: Ward<'_>, slot: &Slot) -> Result<(Channel, OwnedFd), Failed> {
     let cgroup = ward.hierarchy.make(slot.number)?;
     let (here, there) = Channel::pair().step(|| "make a socket pair".into())?;
-    let side = fork_into(Namespaces::NONE, Parent::Maker, cgroup.birthplace()).step(|| "fork a nurse".into())?;
+    let side =
+        fork_into(Namespaces::NONE, Parent::Maker, cgroup.birthplace()).step(|| "fork a nurse".into())?;
     match side {
         Side::Parent { pidfd, .. } => Ok((here, pidfd)),
         Side::Child => {
@@ -73,8 +74,7 @@ enum Never {}
 fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channel) -> Result<Never, Failed> {
     // The lock on the slot belongs to the launcher's open file; with a file of its own the nurse does not prolong it.
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory =
-        openat(&slot.directory, ".", flags, Mode::empty()).step(|| "open the slot".into())?;
+    let directory = openat(&slot.directory, ".", flags, Mode::empty()).step(|| "open the slot".into())?;
     keep_only(cgroup, launcher, &directory).step(|| "close what belongs to the launcher".into())?;
     cgroup.enter()?;
 
@@ -84,7 +84,8 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
     let (pairs, workload) = match ward.users {
         Some(users) => {
             let (init, workload) = users.of_slot(slot.number);
-            let pairs = vec![Pair { inside: 0, outside: init }, Pair { inside: WORKLOAD_ID, outside: workload }];
+            let pairs =
+                vec![Pair { inside: 0, outside: init }, Pair { inside: WORKLOAD_ID, outside: workload }];
             (pairs, workload)
         }
         // The launcher is its user namespace's root, and that one user is all it has.
@@ -92,9 +93,7 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
     };
     let namespace = user_namespace(&pairs, ward.users.is_some())?;
     let oom_events = cgroup.oom_events();
-    launcher
-        .send(&FromCradle::Prepared, &[], &[namespace.as_fd()])
-        .step(|| "tell the launcher".into())?;
+    launcher.send(&FromCradle::Prepared, &[], &[namespace.as_fd()]).step(|| "tell the launcher".into())?;
 
     let Some(packet) = launcher.receive().step(|| "wait for a plan".into())? else { exit_now(0) };
     let brought: Brought = packet.head().step(|| "read the plan".into())?;
@@ -134,6 +133,7 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
                 control,
                 lifeline,
                 oom_events,
+                own_mounts: None,
                 cgroup_limits: limits,
                 outside: ward.outside,
             };

@@ -20,18 +20,37 @@ pub struct TemplatePlan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RootStep {
-    Directory { path: PathBuf, mode: u32 },
-    File { path: PathBuf, text: String },
-    Symlink { path: PathBuf, target: PathBuf },
+    Directory {
+        path: PathBuf,
+        mode: u32,
+    },
+    File {
+        path: PathBuf,
+        text: String,
+    },
+    Symlink {
+        path: PathBuf,
+        target: PathBuf,
+    },
     /// A file of the host, copied so that later changes on the host do not show.
-    Copy { from: PathBuf, path: PathBuf },
+    Copy {
+        from: PathBuf,
+        path: PathBuf,
+    },
     /// A tree of the host, read-only and without setuid programs or devices.
-    Bind { from: PathBuf, path: PathBuf },
+    Bind {
+        from: PathBuf,
+        path: PathBuf,
+    },
     /// A device node of the host.
-    Device { name: String },
+    Device {
+        name: String,
+    },
     /// The host's `/proc`, which must be visible for an unprivileged user to mount a new one. Taken away again in every
     /// sandbox.
-    HostProc { path: PathBuf },
+    HostProc {
+        path: PathBuf,
+    },
 }
 
 /// One sandbox.
@@ -63,13 +82,22 @@ pub struct SandboxPlan {
 #[serde(rename_all = "snake_case")]
 pub enum PrivateMount {
     /// One tmpfs on `/run` for everything small that is writable; its directories are shown where programs look for them.
-    Scratch { size: u64, inodes: u64, directories: Vec<ScratchDirectory> },
+    Scratch {
+        size: u64,
+        inodes: u64,
+        directories: Vec<ScratchDirectory>,
+    },
     Workspace(WorkspaceMount),
     /// `/proc` of the new pid namespace, with what tells of the host covered.
-    Proc { covered: Vec<String>, read_only: Vec<String> },
+    Proc {
+        covered: Vec<String>,
+        read_only: Vec<String>,
+    },
     Terminals,
     /// Detaches what only the making of the sandbox needed.
-    Remove { path: PathBuf },
+    Remove {
+        path: PathBuf,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,7 +120,10 @@ pub enum Owner {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkspaceMount {
-    Memory { size: u64, inodes: u64 },
+    Memory {
+        size: u64,
+        inodes: u64,
+    },
     /// The directory is opened by the launcher and comes as a descriptor.
     Directory,
 }

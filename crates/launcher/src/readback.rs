@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 
-use cubicle_model::receipt::{CapabilitySets, Credentials, MountSeen, Observed};
 use cubicle_model::Kind;
+use cubicle_model::receipt::{CapabilitySets, Credentials, MountSeen, Observed};
 
 use crate::cradle::resource;
 use crate::error::{Failed, Step};
@@ -21,14 +21,17 @@ pub(crate) fn observe(plan: &SandboxPlan) -> Result<Observed, Failed> {
         } else {
             Ok(())
         };
-        of_workload = became.step(|| "become the workload's user".into()).and_then(|()| read("/proc/self/status"));
+        of_workload =
+            became.step(|| "become the workload's user".into()).and_then(|()| read("/proc/self/status"));
     })
     .step(|| "look as the workload".into())?;
 
     let rlimits = plan
         .rlimits
         .keys()
-        .filter_map(|name| Some((name.clone(), rustix::process::getrlimit(resource(name)?).maximum.unwrap_or(u64::MAX))))
+        .filter_map(|name| {
+            Some((name.clone(), rustix::process::getrlimit(resource(name)?).maximum.unwrap_or(u64::MAX)))
+        })
         .collect();
     Ok(Observed {
         namespaces: namespaces()?,
@@ -45,8 +48,10 @@ pub(crate) fn namespaces() -> Result<BTreeMap<String, u64>, Failed> {
     ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"]
         .into_iter()
         .map(|name| {
-            let link = fs::read_link(format!("/proc/self/ns/{name}")).step(|| format!("read the {name} namespace"))?;
-            let number = link.to_str().and_then(|link| link.split(['[', ']']).nth(1)).and_then(|n| n.parse().ok());
+            let link = fs::read_link(format!("/proc/self/ns/{name}"))
+                .step(|| format!("read the {name} namespace"))?;
+            let number =
+                link.to_str().and_then(|link| link.split(['[', ']']).nth(1)).and_then(|n| n.parse().ok());
             let number = number.ok_or_else(|| {
                 Failed::new(Kind::Internal, format!("the {name} namespace is called {}", link.display()))
             })?;
@@ -58,7 +63,9 @@ pub(crate) fn namespaces() -> Result<BTreeMap<String, u64>, Failed> {
 fn read(path: &str) -> Result<String, Failed> {
     // Files of /proc have no size, so the standard library would begin with many small reads.
     let mut text = String::with_capacity(8192);
-    fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)).step(|| format!("read {path}"))?;
+    fs::File::open(path)
+        .and_then(|mut file| file.read_to_string(&mut text))
+        .step(|| format!("read {path}"))?;
     Ok(text)
 }
 
@@ -72,7 +79,8 @@ fn credentials(status: &str) -> Result<Credentials, Failed> {
     };
     let number = |name: &str| -> Result<u32, Failed> {
         let text = field(name)?.split_whitespace().next().unwrap_or_default();
-        text.parse().map_err(|_| Failed::new(Kind::Internal, format!("{name} in /proc/self/status is '{text}'")))
+        text.parse()
+            .map_err(|_| Failed::new(Kind::Internal, format!("{name} in /proc/self/status is '{text}'")))
     };
     let set = |name: &str| -> Result<u64, Failed> {
         let text = field(name)?;
@@ -82,7 +90,10 @@ fn credentials(status: &str) -> Result<Credentials, Failed> {
     Ok(Credentials {
         uid: number("Uid")?,
         gid: number("Gid")?,
-        supplementary_groups: field("Groups")?.split_whitespace().filter_map(|group| group.parse().ok()).collect(),
+        supplementary_groups: field("Groups")?
+            .split_whitespace()
+            .filter_map(|group| group.parse().ok())
+            .collect(),
         no_new_privs: number("NoNewPrivs")? == 1,
         seccomp_mode: number("Seccomp")?,
         seccomp_filters: number("Seccomp_filters")?,

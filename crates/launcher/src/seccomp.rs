@@ -190,12 +190,9 @@ fn search(ranges: &[(u32, Verdict)], program: &mut Vec<Instruction>, rules: &mut
 
 fn check(rule: Rule, permit: Permit) -> Vec<Instruction> {
     match rule {
-        Rule::NoNamespaces => vec![
-            load(low_half(0)),
-            jump(JSET, NEW_NAMESPACES, 0, 1),
-            give(refuse_with(EPERM)),
-            give(ALLOW),
-        ],
+        Rule::NoNamespaces => {
+            vec![load(low_half(0)), jump(JSET, NEW_NAMESPACES, 0, 1), give(refuse_with(EPERM)), give(ALLOW)]
+        }
         Rule::OrdinarySockets => vec![
             load(low_half(0)),
             jump(JEQ, libc::AF_UNIX as u32, 6, 0),
@@ -214,12 +211,9 @@ fn check(rule: Rule, permit: Permit) -> Vec<Instruction> {
             give(refuse_with(EPERM)),
             give(ALLOW),
         ],
-        Rule::KeepTag => vec![
-            load(low_half(0)),
-            jump(JEQ, RLIMIT_LOCKS, 0, 1),
-            give(refuse_with(EPERM)),
-            give(ALLOW),
-        ],
+        Rule::KeepTag => {
+            vec![load(low_half(0)), jump(JEQ, RLIMIT_LOCKS, 0, 1), give(refuse_with(EPERM)), give(ALLOW)]
+        }
         Rule::TagWithPermit => {
             let Permit([first, second]) = permit;
             vec![
@@ -318,7 +312,7 @@ mod tests {
             OFFSET_ARCHITECTURE => architecture,
             _ => {
                 let argument = arguments[((offset - 16) / 8) as usize];
-                if offset % 8 == 0 { argument as u32 } else { (argument >> 32) as u32 }
+                if offset.is_multiple_of(8) { argument as u32 } else { (argument >> 32) as u32 }
             }
         };
         let (mut at, mut accumulator) = (0, 0);
@@ -379,10 +373,10 @@ mod tests {
             (libc::SYS_socket, &[libc::AF_PACKET as u64], family),
             (libc::SYS_socket, &[libc::AF_VSOCK as u64], family),
             (libc::SYS_socket, &[libc::AF_ALG as u64], family),
-            (libc::SYS_ioctl, &[0, libc::TIOCGWINSZ as u64], ALLOW),
-            (libc::SYS_ioctl, &[0, libc::TIOCSTI as u64], refused),
-            (libc::SYS_ioctl, &[0, 0xffff_ffff_0000_0000 | libc::TIOCSTI as u64], refused),
-            (libc::SYS_ioctl, &[0, libc::TIOCLINUX as u64], refused),
+            (libc::SYS_ioctl, &[0, libc::TIOCGWINSZ], ALLOW),
+            (libc::SYS_ioctl, &[0, libc::TIOCSTI], refused),
+            (libc::SYS_ioctl, &[0, 0xffff_ffff_0000_0000 | libc::TIOCSTI], refused),
+            (libc::SYS_ioctl, &[0, libc::TIOCLINUX], refused),
             (libc::SYS_setrlimit, &[libc::RLIMIT_NOFILE as u64], ALLOW),
             (libc::SYS_setrlimit, &[u64::from(RLIMIT_LOCKS)], refused),
             (libc::SYS_prlimit64, &[0, u64::from(RLIMIT_LOCKS), 0], ALLOW),
@@ -390,8 +384,16 @@ mod tests {
             (libc::SYS_prlimit64, &[0, u64::from(RLIMIT_LOCKS), 0x7f00_0000_0000], refused),
             (libc::SYS_prlimit64, &[0, u64::from(RLIMIT_LOCKS), 0x1000, 0, PERMIT.0[0], PERMIT.0[1]], ALLOW),
             (libc::SYS_prlimit64, &[0, u64::from(RLIMIT_LOCKS), 0x1000, 0, PERMIT.0[0], 0], refused),
-            (libc::SYS_prlimit64, &[0, u64::from(RLIMIT_LOCKS), 0x1000, 0, PERMIT.0[0], PERMIT.0[1] ^ (1 << 63)], refused),
-            (libc::SYS_prlimit64, &[0, u64::from(RLIMIT_LOCKS), 0x1000, 0, PERMIT.0[0] ^ 1, PERMIT.0[1]], refused),
+            (
+                libc::SYS_prlimit64,
+                &[0, u64::from(RLIMIT_LOCKS), 0x1000, 0, PERMIT.0[0], PERMIT.0[1] ^ (1 << 63)],
+                refused,
+            ),
+            (
+                libc::SYS_prlimit64,
+                &[0, u64::from(RLIMIT_LOCKS), 0x1000, 0, PERMIT.0[0] ^ 1, PERMIT.0[1]],
+                refused,
+            ),
             (libc::SYS_prlimit64, &[0, libc::RLIMIT_NOFILE as u64, 0x1000], ALLOW),
             (libc::SYS_personality, &[0], ALLOW),
             (libc::SYS_personality, &[0xffff_ffff], ALLOW),
@@ -405,9 +407,21 @@ mod tests {
     #[test]
     fn what_programs_need_every_day_is_allowed() {
         for number in [
-            libc::SYS_read, libc::SYS_execve, libc::SYS_fork, libc::SYS_vfork, libc::SYS_mmap, libc::SYS_mprotect,
-            libc::SYS_futex, libc::SYS_epoll_pwait2, libc::SYS_statx, libc::SYS_seccomp, libc::SYS_memfd_create,
-            libc::SYS_landlock_create_ruleset, libc::SYS_mknodat, libc::SYS_rseq, libc::SYS_copy_file_range,
+            libc::SYS_read,
+            libc::SYS_execve,
+            libc::SYS_fork,
+            libc::SYS_vfork,
+            libc::SYS_mmap,
+            libc::SYS_mprotect,
+            libc::SYS_futex,
+            libc::SYS_epoll_pwait2,
+            libc::SYS_statx,
+            libc::SYS_seccomp,
+            libc::SYS_memfd_create,
+            libc::SYS_landlock_create_ruleset,
+            libc::SYS_mknodat,
+            libc::SYS_rseq,
+            libc::SYS_copy_file_range,
         ] {
             assert_eq!(verdict(number as u32), Verdict::Allow, "call {number}");
         }

@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use cubicle_model::{Placement, SandboxId};
 use rustix::fs::{
-    AtFlags, Dir, FlockOperation, Mode, OFlags, chownat, flock, mkdirat, openat, readlinkat, symlinkat, unlinkat,
+    AtFlags, Dir, FlockOperation, Mode, OFlags, chownat, flock, mkdirat, openat, readlinkat, symlinkat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Uid};
@@ -92,9 +93,11 @@ impl Slots {
 
     pub fn slot_of(&self, id: SandboxId) -> io::Result<Option<u32>> {
         match readlinkat(&self.names, id.to_string(), Vec::new()) {
-            Ok(link) => {
-                Ok(link.to_str().ok().and_then(|link| link.strip_prefix("../slots/")).and_then(|n| n.parse().ok()))
-            }
+            Ok(link) => Ok(link
+                .to_str()
+                .ok()
+                .and_then(|link| link.strip_prefix("../slots/"))
+                .and_then(|n| n.parse().ok())),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -9,8 +9,9 @@ use cubicle_sys::clone::{Namespaces, Parent, Side, fork_into};
 use cubicle_sys::mount::{Attributes, Depth, set_attributes};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
-    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
+    unmount,
 };
 
 use crate::error::{Failed, Step};
@@ -34,7 +35,9 @@ pub(crate) fn build(plan: &TemplatePlan, place: &Path) -> Result<OwnedFd, Failed
     drop(there);
     let packet = here.receive().step(|| "wait for the root to be built".into())?;
     let outcome: Option<Failed> = packet
-        .ok_or_else(|| Failed::new(cubicle_model::Kind::Internal, "the process that builds the root was killed"))?
+        .ok_or_else(|| {
+            Failed::new(cubicle_model::Kind::Internal, "the process that builds the root was killed")
+        })?
         .head()
         .step(|| "read the outcome of building the root".into())?;
     if let Some(error) = outcome {
@@ -56,7 +59,8 @@ fn assemble(plan: &TemplatePlan, place: &Path) -> Result<(), Failed> {
             )
         })?;
     let root = root_filesystem().step(|| "make a tmpfs for the root".into())?;
-    move_mount(&root, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step(|| "mount the root".into())?;
+    move_mount(&root, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .step(|| "mount the root".into())?;
     for step in &plan.steps {
         carry_out(&root, step)?;
     }
@@ -83,7 +87,9 @@ fn root_filesystem() -> rustix::io::Result<OwnedFd> {
 fn carry_out(root: &OwnedFd, step: &RootStep) -> Result<(), Failed> {
     match step {
         RootStep::Directory { path, mode } => mkdirat(root, path, Mode::from_raw_mode(*mode))
-            .and_then(|()| rustix::fs::chmodat(root, path, Mode::from_raw_mode(*mode), rustix::fs::AtFlags::empty()))
+            .and_then(|()| {
+                rustix::fs::chmodat(root, path, Mode::from_raw_mode(*mode), rustix::fs::AtFlags::empty())
+            })
             .step(|| format!("make directory /{}", path.display())),
         RootStep::File { path, text } => write_file(root, path, text.as_bytes()),
         RootStep::Symlink { path, target } => {
@@ -100,21 +106,25 @@ fn carry_out(root: &OwnedFd, step: &RootStep) -> Result<(), Failed> {
             let attributes = Attributes::READ_ONLY.and(Attributes::NOSUID).and(Attributes::NOEXEC);
             bind(root, &Path::new("/dev").join(name), &path, Depth::This, attributes)
         }
-        RootStep::HostProc { path } => bind(root, Path::new("/proc"), path, Depth::WithEverythingBelow, Attributes::NONE),
+        RootStep::HostProc { path } => {
+            bind(root, Path::new("/proc"), path, Depth::WithEverythingBelow, Attributes::NONE)
+        }
     }
 }
 
 fn write_file(root: &OwnedFd, path: &Path, bytes: &[u8]) -> Result<(), Failed> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file =
-        openat(root, path, flags, Mode::from_raw_mode(0o644)).step(|| format!("make file /{}", path.display()))?;
-    std::io::Write::write_all(&mut fs::File::from(file), bytes).step(|| format!("write file /{}", path.display()))
+    let file = openat(root, path, flags, Mode::from_raw_mode(0o644))
+        .step(|| format!("make file /{}", path.display()))?;
+    std::io::Write::write_all(&mut fs::File::from(file), bytes)
+        .step(|| format!("write file /{}", path.display()))
 }
 
 fn bind(root: &OwnedFd, from: &Path, to: &Path, depth: Depth, attributes: Attributes) -> Result<(), Failed> {
     let say = || format!("show {} as /{}", from.display(), to.display());
     // Without what is mounted below it, an unprivileged user may not have the tree at all.
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, from, flags).step(say)?;
     set_attributes(&tree, depth, attributes, None).step(say)?;
     move_mount(&tree, "", root, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step(say)

@@ -57,7 +57,9 @@ pub fn claim(registry: &Path, instance: InstanceId, data_directory: &Path) -> Re
     let number = match claims.iter().find(|claim| claim.instance == instance) {
         Some(own) => own.number,
         None => (0..BLOCKS)
-            .find(|number| !claims.iter().any(|claim| claim.number == *number && claim.is_alive()))
+            .find(|number| {
+                !claims.iter().any(|claim| claim.number == *number && claim.is_alive()) && !is_in_use(*number)
+            })
             .ok_or_else(|| {
                 Failed::new(Kind::Full, "all blocks of user ids are taken")
                     .hint(format!("remove stale entries from {}", registry.display()))
@@ -80,6 +82,21 @@ impl Claim {
         fs::read_to_string(self.data_directory.join("instance"))
             .is_ok_and(|text| text.trim().parse() == Ok(self.instance))
     }
+}
+
+/// Whether any process still runs under users of this block: a data directory can be removed while its sandboxes live.
+fn is_in_use(number: u32) -> bool {
+    let users = FIRST + number * BLOCK..FIRST + (number + 1) * BLOCK;
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    processes.flatten().filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit()).any(
+        |process| {
+            let status = fs::read_to_string(process.path().join("status")).unwrap_or_default();
+            let real = status
+                .lines()
+                .find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok());
+            real.is_some_and(|user: u32| users.contains(&user))
+        },
+    )
 }
 
 fn read_claims(registry: &Path) -> Result<Vec<Claim>, Failed> {

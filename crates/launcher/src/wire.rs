@@ -29,12 +29,32 @@ pub enum Request {
     /// The first one. Comes with the data directory and the read end of the caller's lifeline.
     Start(Start),
     /// Builds a root unless there is one of that name.
-    Template { tag: u64, name: String, plan: TemplatePlan },
+    Template {
+        tag: u64,
+        name: String,
+        plan: TemplatePlan,
+    },
     /// The body is a `SandboxPlan` and its key; the launcher hands it on without looking into it.
-    Create { tag: u64, id: SandboxId, template: String, lifetime: Lifetime, workspace: Option<PathBuf> },
-    Bind { tag: u64, id: SandboxId, limits: CgroupLimits, mounts: Vec<cubicle_model::Mount> },
-    Destroy { tag: u64, id: SandboxId },
-    Sweep { tag: u64 },
+    Create {
+        tag: u64,
+        id: SandboxId,
+        template: String,
+        lifetime: Lifetime,
+        workspace: Option<PathBuf>,
+    },
+    Bind {
+        tag: u64,
+        id: SandboxId,
+        limits: CgroupLimits,
+        mounts: Vec<cubicle_model::Mount>,
+    },
+    Destroy {
+        tag: u64,
+        id: SandboxId,
+    },
+    Sweep {
+        tag: u64,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,12 +75,29 @@ pub struct Start {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     Started(HostFacts),
-    Done { tag: u64 },
+    Done {
+        tag: u64,
+    },
     /// The body is the receipt.
-    Created { tag: u64, pid: i32 },
-    Bound { tag: u64, limits: Vec<LimitInForce>, mounts: Vec<MountSeen> },
-    Swept { tag: u64, sandboxes: usize, cgroups: usize, directories: usize },
-    Failed { tag: u64, error: Failed },
+    Created {
+        tag: u64,
+        pid: i32,
+    },
+    Bound {
+        tag: u64,
+        limits: Vec<LimitInForce>,
+        mounts: Vec<MountSeen>,
+    },
+    Swept {
+        tag: u64,
+        sandboxes: usize,
+        cgroups: usize,
+        directories: usize,
+    },
+    Failed {
+        tag: u64,
+        error: Failed,
+    },
 }
 
 /// What a nurse and then pid 1 tell the launcher.
@@ -70,11 +107,17 @@ pub enum FromCradle {
     /// Waiting in the cgroup. Comes with the user namespace.
     Prepared,
     /// pid 1 exists. Comes with its pidfd.
-    Born { pid: i32 },
+    Born {
+        pid: i32,
+    },
     /// pid 1 is furnished and confined. The body is its receipt; what it contradicts is said here, too, because the
     /// launcher only hands the receipt on.
-    Ready { contradictions: Vec<String> },
-    Failed { error: Failed },
+    Ready {
+        contradictions: Vec<String>,
+    },
+    Failed {
+        error: Failed,
+    },
 }
 
 /// One end of a `SOCK_SEQPACKET` pair, in whatever owns the socket.
@@ -151,7 +194,8 @@ impl<S: AsFd> Channel<S> {
         let mut bytes = vec![0; length.min(LARGEST_PACKET)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
-        let received = recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+        let received =
+            recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
         let descriptors = beside
             .drain()
             .filter_map(|message| match message {

@@ -123,7 +123,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_what_was_expected() {
-        for given in ["", "sbx-", "sbx-../../../../../../../etc/pass", "exec-aaaaaaaaaaaaaaaaaaaaaaaaaa", "sbx-AAAAAAAAAAAAAAAAAAAAAAAAAA"] {
+        for given in [
+            "",
+            "sbx-",
+            "sbx-../../../../../../../etc/pass",
+            "exec-aaaaaaaaaaaaaaaaaaaaaaaaaa",
+            "sbx-AAAAAAAAAAAAAAAAAAAAAAAAAA",
+        ] {
             let error = given.parse::<SandboxId>().unwrap_err().to_string();
             assert!(error.contains("expected 'sbx-'"), "{error}");
         }

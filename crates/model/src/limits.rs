@@ -89,7 +89,12 @@ impl Limits {
         };
         Ok(Self {
             memory: pick("a memory limit", request.memory, self.memory, LEAST_MEMORY)?,
-            millicpus: pick("a CPU limit (thousandths of a core)", request.millicpus, self.millicpus, LEAST_MILLICPUS)?,
+            millicpus: pick(
+                "a CPU limit (thousandths of a core)",
+                request.millicpus,
+                self.millicpus,
+                LEAST_MILLICPUS,
+            )?,
             pids: pick("a process limit", request.pids, self.pids, LEAST_PIDS)?,
             workspace: pick("a workspace size", request.workspace, self.workspace, 64 * KIB)?,
             tmp: pick("a tmp size", request.tmp, self.tmp, 64 * KIB)?,

@@ -176,7 +176,9 @@ pub fn judge(expected: &Expected, seen: &Observed) -> Vec<String> {
 
     for (name, outside) in &expected.outside_namespaces {
         let inside = seen.namespaces.get(name);
-        check(inside.is_some_and(|inside| inside != outside), &|| format!("the {name} namespace is shared with the host"));
+        check(inside.is_some_and(|inside| inside != outside), &|| {
+            format!("the {name} namespace is shared with the host")
+        });
     }
 
     let workload = &seen.workload;
@@ -184,12 +186,18 @@ pub fn judge(expected: &Expected, seen: &Observed) -> Vec<String> {
     check(workload.gid == expected.workload_gid, &|| format!("commands run as gid {}", workload.gid));
     check(workload.no_new_privs, &|| "no_new_privs is not set".into());
     check(workload.seccomp_mode == 2, &|| "commands run without a seccomp filter".into());
-    check(workload.capabilities.union() == 0, &|| format!("commands have capabilities {:?}", workload.capabilities));
+    check(workload.capabilities.union() == 0, &|| {
+        format!("commands have capabilities {:?}", workload.capabilities)
+    });
 
     let init = &seen.init;
     let kept = if expected.two_uids { INIT_CAPABILITIES } else { 0 };
-    check(init.capabilities.union() & !kept == 0, &|| format!("pid 1 has capabilities {:?}", init.capabilities));
-    check((init.uid != workload.uid) == expected.two_uids, &|| "pid 1 is the same user as the commands".into());
+    check(init.capabilities.union() & !kept == 0, &|| {
+        format!("pid 1 has capabilities {:?}", init.capabilities)
+    });
+    check((init.uid != workload.uid) == expected.two_uids, &|| {
+        "pid 1 is the same user as the commands".into()
+    });
     check(init.seccomp_mode == 2, &|| "pid 1 runs without a seccomp filter".into());
 
     for mount in &seen.mounts {
@@ -198,18 +206,24 @@ pub fn judge(expected: &Expected, seen: &Observed) -> Vec<String> {
             None if mount.read_only && expected.shows(&mount.target) => {}
             None => check(false, &|| format!("{} is mounted but not planned", mount.target)),
             Some(MountRule::ReadOnly) => check(mount.read_only, &|| format!("{} is writable", mount.target)),
-            Some(MountRule::Writable) => check(!mount.read_only, &|| format!("{} is read-only", mount.target)),
+            Some(MountRule::Writable) => {
+                check(!mount.read_only, &|| format!("{} is read-only", mount.target));
+            }
         }
         check(mount.nosuid, &|| format!("{} honours setuid programs", mount.target));
     }
     for target in expected.mounts.keys() {
-        check(seen.mounts.iter().any(|mount| &mount.target == target), &|| format!("{target} is not mounted"));
+        check(seen.mounts.iter().any(|mount| &mount.target == target), &|| {
+            format!("{target} is not mounted")
+        });
     }
 
     check(seen.interfaces == ["lo"], &|| format!("network interfaces {:?}", seen.interfaces));
     for (name, highest) in &expected.rlimits {
         let value = seen.rlimits.get(name);
-        check(value.is_some_and(|value| value <= highest), &|| format!("rlimit {name} is {value:?}, not {highest}"));
+        check(value.is_some_and(|value| value <= highest), &|| {
+            format!("rlimit {name} is {value:?}, not {highest}")
+        });
     }
     found
 }
@@ -331,7 +345,11 @@ mod tests {
     fn a_mount_below_a_tree_of_the_host_is_fine_as_long_as_it_is_read_only() {
         let mut plan = plan();
         plan.mounts.insert("/usr".into(), MountRule::ReadOnly);
-        let below = |read_only| MountSeen { target: "/usr/local".into(), read_only, ..as_planned().mounts[0].clone() };
+        let below = |read_only| MountSeen {
+            target: "/usr/local".into(),
+            read_only,
+            ..as_planned().mounts[0].clone()
+        };
         let usr = MountSeen { target: "/usr".into(), ..as_planned().mounts[0].clone() };
         for (read_only, contradictions) in [(true, 0), (false, 1)] {
             let mut seen = as_planned();

@@ -12,8 +12,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("guest", &["model", "sys"]),
     ("launcher", &["model", "sys", "guest"]),
     ("backend", &["model", "sys", "guest"]),
-    ("backend-local", &["model", "sys", "guest", "backend", "launcher"]),
-    ("cubicle", &["model", "sys", "guest", "backend", "backend-local"]),
+    ("backend-local", &["model", "sys", "guest", "backend", "launcher", "tests-leftovers"]),
+    ("cubicle", &["model", "sys", "guest", "backend", "backend-local", "tests-leftovers"]),
 ];
 
 /// What the model may use of others: nothing here does I/O.

@@ -10,7 +10,8 @@ use cubicle_backend_local::{LocalBackend, Options};
 use cubicle_guest::client::{Outcome, OutputLimits};
 use cubicle_model::receipt::{Enforcement, LimitInForce};
 use cubicle_model::{
-    Command, ExecSpec, Fault, Isolation, Lifetime, LimitRequest, Limits, Medium, Placement, Receipt, Root, SandboxId, Trust,
+    Command, ExecSpec, Fault, Isolation, Lifetime, LimitRequest, Limits, Medium, Placement, Receipt, Root,
+    SandboxId, Trust,
 };
 
 use crate::PROGRAM;
@@ -109,7 +110,11 @@ pub(crate) fn spec(command: &[&str]) -> ExecSpec {
 }
 
 pub(crate) fn limit<'a>(receipt: &'a Receipt, name: &str) -> Result<&'a LimitInForce, Wrong> {
-    Ok(receipt.limits.iter().find(|limit| limit.name == name).ok_or_else(|| format!("the receipt has no limit '{name}'"))?)
+    Ok(receipt
+        .limits
+        .iter()
+        .find(|limit| limit.name == name)
+        .ok_or_else(|| format!("the receipt has no limit '{name}'"))?)
 }
 
 /// Whether a receipt says that a limit is enforced by this file with this value.

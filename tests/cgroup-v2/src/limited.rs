@@ -65,7 +65,11 @@ async fn the_caller_is_moved_aside_once(ground: &Ground) -> Verdict {
         let backend = ground.open().await?;
         for process in [std::process::id(), backend.launcher_pid()] {
             let cgroup = cgroup_of(process)?;
-            ensure!(cgroup == ground.base.join("cubicle-caller"), "process {process} is in {} in round {round}", cgroup.display());
+            ensure!(
+                cgroup == ground.base.join("cubicle-caller"),
+                "process {process} is in {} in round {round}",
+                cgroup.display()
+            );
         }
     }
     let left = fs::read_to_string(ground.base.join("cgroup.procs"))?;
@@ -107,7 +111,9 @@ async fn the_nursery_waits_in_cgroups_of_its_own(ground: &Ground) -> Verdict {
     let instance = ground.instance()?;
     let populated = || {
         let Ok(slots) = fs::read_dir(&instance) else { return 0 };
-        let waits = |path: PathBuf| fs::read_to_string(path.join("cgroup.procs")).is_ok_and(|pids| pids.lines().count() == 1);
+        let waits = |path: PathBuf| {
+            fs::read_to_string(path.join("cgroup.procs")).is_ok_and(|pids| pids.lines().count() == 1)
+        };
         slots.filter_map(Result::ok).filter(|slot| waits(slot.path())).count()
     };
     eventually("a process in every waiting cgroup", || populated() == NURSERY).await
@@ -115,8 +121,12 @@ async fn the_nursery_waits_in_cgroups_of_its_own(ground: &Ground) -> Verdict {
 
 async fn limits_asked_for_are_in_force_and_read_back(ground: &Ground) -> Verdict {
     let backend = ground.open().await?;
-    let request =
-        LimitRequest { memory: Some(96 * MIB), millicpus: Some(500), pids: Some(40), ..LimitRequest::default() };
+    let request = LimitRequest {
+        memory: Some(96 * MIB),
+        millicpus: Some(500),
+        pids: Some(40),
+        ..LimitRequest::default()
+    };
     let place = place(request)?;
     let receipt = make(&backend, &place).await?;
     is_enforced(&receipt, "memory", "memory.max", 96 * MIB)?;
@@ -175,7 +185,9 @@ async fn a_busy_loop_is_throttled(ground: &Ground) -> Verdict {
     guest.exec_in_background(&spec(&["spin"])).await?;
     let throttled = || {
         let stat = ground.read(place.id, "cpu.stat").unwrap_or_else(|_| String::new());
-        stat.lines().filter_map(|line| line.strip_prefix("nr_throttled ")?.parse::<u64>().ok()).any(|times| times > 2)
+        stat.lines()
+            .filter_map(|line| line.strip_prefix("nr_throttled ")?.parse::<u64>().ok())
+            .any(|times| times > 2)
     };
     eventually("throttling of a busy loop", throttled).await
 }
@@ -304,7 +316,10 @@ async fn twenty_sandboxes_have_a_cgroup_each(ground: &Ground) -> Verdict {
     for place in &places {
         backend.destroy(place.id).await?;
     }
-    ensure!(cgroups.iter().all(|cgroup| !cgroup.exists() || is_a_nursery(cgroup)), "cgroups are left: {cgroups:?}");
+    ensure!(
+        cgroups.iter().all(|cgroup| !cgroup.exists() || is_a_nursery(cgroup)),
+        "cgroups are left: {cgroups:?}"
+    );
     drop(backend);
     ground.no_slot_is_left().await
 }
@@ -314,7 +329,13 @@ fn is_a_nursery(cgroup: &Path) -> bool {
     fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(|pids| pids.lines().count() <= 1)
 }
 
-async fn bind(backend: &LocalBackend, id: SandboxId, mebibytes: u64, millicpus: u64, pids: u64) -> Result<Receipt, Wrong> {
+async fn bind(
+    backend: &LocalBackend,
+    id: SandboxId,
+    mebibytes: u64,
+    millicpus: u64,
+    pids: u64,
+) -> Result<Receipt, Wrong> {
     let limits = LimitRequest {
         memory: Some(mebibytes * MIB),
         millicpus: Some(millicpus),

@@ -22,7 +22,9 @@ fn main() -> ExitCode {
         ["inside", command @ ..] => commands::run(command),
         _ if std::process::id() == 1 => init::run(),
         _ => {
-            eprintln!("this is the init of a virtual machine; 'cargo test -p cubicle-tests-cgroup2' boots it");
+            eprintln!(
+                "this is the init of a virtual machine; 'cargo test -p cubicle-tests-cgroup2' boots it"
+            );
             ExitCode::FAILURE
         }
     }

@@ -8,7 +8,12 @@ use crate::check::{Verdict, check_all, ensure, report};
 use crate::ground::{Ground, MIB, limit, make, output, place, run};
 
 pub(crate) async fn check(ground: &Ground, because: &str) {
-    report(ground.suite, "the_host_says_why_it_has_no_limits", the_host_says_why_it_has_no_limits(ground, because)).await;
+    report(
+        ground.suite,
+        "the_host_says_why_it_has_no_limits",
+        the_host_says_why_it_has_no_limits(ground, because),
+    )
+    .await;
     check_all!(
         *ground,
         a_limit_asked_for_is_refused_with_the_way_to_a_delegated_scope,
@@ -52,7 +57,10 @@ async fn a_default_limit_is_marked_as_not_enforced(ground: &Ground) -> Verdict {
     let receipt = make(&backend, &place).await?;
     for name in ["memory", "cpus"] {
         let found = limit(&receipt, name)?;
-        ensure!(matches!(&found.enforced, Enforcement::No { because } if !because.is_empty()), "{name}: {found:?}");
+        ensure!(
+            matches!(&found.enforced, Enforcement::No { because } if !because.is_empty()),
+            "{name}: {found:?}"
+        );
     }
     let said = output(&backend, place.id, &["say", "hello"]).await?;
     ensure!(said == "hello", "it wrote '{said}'");
@@ -69,7 +77,10 @@ async fn processes_are_still_limited(ground: &Ground) -> Verdict {
     let bomb = run(&backend, place.id, &["fork", "200"]).await?;
     let started = String::from_utf8_lossy(&bomb.stdout).trim().to_owned();
     ensure!(bomb.exit == Exit::Code(0), "the bomb ended with {:?}", bomb.exit);
-    ensure!(started.parse::<u32>().is_ok_and(|started| (8..24).contains(&started)), "the bomb started {started}");
+    ensure!(
+        started.parse::<u32>().is_ok_and(|started| (8..24).contains(&started)),
+        "the bomb started {started}"
+    );
     Ok(())
 }
 

@@ -36,8 +36,18 @@ fn debian() -> HostRoot {
             directory("var"),
         ],
         etc: strings(&[
-            "alternatives", "fstab", "hostname", "ld.so.cache", "localtime", "machine-id", "passwd", "python3.11",
-            "shadow", "ssh", "ssl", "sudoers",
+            "alternatives",
+            "fstab",
+            "hostname",
+            "ld.so.cache",
+            "localtime",
+            "machine-id",
+            "passwd",
+            "python3.11",
+            "shadow",
+            "ssh",
+            "ssl",
+            "sudoers",
         ]),
         proc: strings(&["acpi", "cmdline", "kcore", "keys", "meminfo", "sys", "sysrq-trigger", "version"]),
         devices: strings(&["full", "kvm", "null", "random", "tty", "urandom", "vda", "zero"]),
@@ -47,7 +57,13 @@ fn debian() -> HostRoot {
 /// A host from before the merge: `/bin` and its like are directories of their own.
 fn unmerged() -> HostRoot {
     HostRoot {
-        entries: vec![directory("bin"), directory("lib"), directory("sbin"), directory("tmp"), directory("usr")],
+        entries: vec![
+            directory("bin"),
+            directory("lib"),
+            directory("sbin"),
+            directory("tmp"),
+            directory("usr"),
+        ],
         etc: strings(&["ld.so.cache"]),
         ..debian()
     }
@@ -138,7 +154,9 @@ fn the_users_and_keys_of_the_host_are_in_no_root() {
                 RootStep::Bind { from, .. } | RootStep::Copy { from, .. } => from.display().to_string(),
                 _ => continue,
             };
-            for secret in ["shadow", "passwd", "ssh", "sudoers", "machine-id", "ssl/private", "/root", "/home"] {
+            for secret in
+                ["shadow", "passwd", "ssh", "sudoers", "machine-id", "ssl/private", "/root", "/home"]
+            {
                 assert!(!from.contains(secret), "{from} is shown");
             }
             assert!(!from.ends_with("/etc") && !from.ends_with("/ssl"), "{from} is shown whole");
@@ -168,7 +186,8 @@ fn a_sandbox_of_an_ordinary_user_without_cgroups() {
 
 #[test]
 fn a_default_that_nobody_enforces_is_marked_with_the_reason() {
-    let plan = plan(&place(LimitRequest::default(), Medium::Directory("/srv/work".into())), &unprivileged()).unwrap();
+    let plan = plan(&place(LimitRequest::default(), Medium::Directory("/srv/work".into())), &unprivileged())
+        .unwrap();
     let unenforced: Vec<&str> = plan
         .limits
         .iter()

@@ -142,11 +142,17 @@ async fn a_full_disk_loses_output_and_says_so_but_nothing_hangs() {
         }
     }
     assert!(lost > 0, "the journal does not say what was lost");
-    in_time("another command", guest.run(&shell("true"), OutputLimits::default())).await.map(drop).unwrap_or_default();
+    in_time("another command", guest.run(&shell("true"), OutputLimits::default()))
+        .await
+        .map(drop)
+        .unwrap_or_default();
     in_time("destroy", backend.destroy(place.id)).await.unwrap();
     drop(backend);
-    if let Some(instance) = crate::leftovers::Instance::of(&small.0) {
-        assert_eq!(instance.leftovers(&[], crate::leftovers::Company::WithOthers), Vec::<String>::new());
+    if let Some(instance) = cubicle_tests_leftovers::Instance::of(&small.0) {
+        assert_eq!(
+            instance.leftovers(&[], cubicle_tests_leftovers::Company::WithOthers),
+            Vec::<String>::new()
+        );
         instance.forget();
     }
 }
@@ -157,7 +163,8 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn mount(at: PathBuf, size: u64) -> Option<Self> {
         std::fs::DirBuilder::new().mode(0o755).create(&at).expect("the directory is ours");
-        let options = std::ffi::CString::new(format!("size={size},mode=0755")).expect("a number has no zero byte");
+        let options =
+            std::ffi::CString::new(format!("size={size},mode=0755")).expect("a number has no zero byte");
         let flags = rustix::mount::MountFlags::empty();
         rustix::mount::mount("tmpfs", &at, "tmpfs", flags, Some(options.as_c_str())).ok()?;
         Some(Self(at))

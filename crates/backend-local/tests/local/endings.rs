@@ -43,21 +43,24 @@ async fn a_durable_sandbox_goes_on_while_nobody_is_there_and_is_found_again() {
     let finder = host.backend().await;
     finder.gc().await.unwrap();
     let listed = finder.list().await.unwrap();
-    assert_eq!(listed.iter().map(|seen| (seen.id, seen.state.clone())).collect::<Vec<_>>(), [(
-        place.id,
-        State::Ready
-    )]);
+    assert_eq!(
+        listed.iter().map(|seen| (seen.id, seen.state.clone())).collect::<Vec<_>>(),
+        [(place.id, State::Ready)]
+    );
     let guest = finder.guest(place.id);
     let before = guest.exec_status(exec_id).await.unwrap().output.stdout;
     let goes_on = eventually(async || guest.exec_status(exec_id).await.unwrap().output.stdout > before).await;
     assert!(goes_on, "the command stopped with its maker");
     output(&guest, "touch /workspace/enough").await;
     // Asking for the same id again does not run it again, it tells all that it printed.
-    let spec = ExecSpec { exec_id: Some(exec_id), ..shell("") };
+    let spec = ExecSpec { exec_id: Some(exec_id), ..shell("echo again") };
     let outcome = in_time("the command", guest.run(&spec, Default::default())).await.unwrap();
     assert_eq!(outcome.exit, Exit::Code(0));
     let printed = String::from_utf8(outcome.stdout).unwrap();
-    assert!(printed.lines().enumerate().all(|(index, line)| line == (index + 1).to_string()), "a gap: {printed}");
+    assert!(
+        printed.lines().enumerate().all(|(index, line)| line == (index + 1).to_string()),
+        "a gap: {printed}"
+    );
     finder.destroy(place.id).await.unwrap();
     host.is_clean_but_for(&[]).await;
 }

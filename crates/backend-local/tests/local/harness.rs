@@ -15,7 +15,7 @@ use cubicle_model::{
     Command, ExecSpec, Exit, Fault, Isolation, Lifetime, Limits, Medium, Placement, Root, SandboxId, Trust,
 };
 
-use crate::leftovers::{Company, Instance};
+use cubicle_tests_leftovers::{Company, Instance};
 
 /// Long enough for any host; only a hang gets there.
 const BOUND: Duration = Duration::from_secs(60);
@@ -131,7 +131,8 @@ pub(crate) fn place(lifetime: Lifetime) -> Placement {
 
 pub(crate) fn random() -> [u8; 16] {
     let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).expect("the kernel has random bytes");
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .expect("the kernel has random bytes");
     bytes
 }
 

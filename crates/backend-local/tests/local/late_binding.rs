@@ -27,7 +27,11 @@ async fn everything_that_binds_late_binds_together_and_amends_the_receipt() {
     };
     let late = Binding {
         env: [("WHO".to_owned(), "Ada".to_owned())].into(),
-        files: vec![FileToWrite { path: "/workspace/in/hello.sh".into(), bytes: b"echo hello $WHO\n".into(), mode: 0o755 }],
+        files: vec![FileToWrite {
+            path: "/workspace/in/hello.sh".into(),
+            bytes: b"echo hello $WHO\n".into(),
+            mode: 0o755,
+        }],
         limits,
         mounts: vec![Mount { source: shared, target: "/mnt/shared".into(), read_only: true }],
         listeners: vec![Listener { port: 3128 }],
@@ -45,10 +49,13 @@ async fn everything_that_binds_late_binds_together_and_amends_the_receipt() {
     ];
     for (name, value) in asked {
         let Some(value) = value else { continue };
-        let [limit] = in_force(name)[..] else { panic!("{name} stands there {} times", in_force(name).len()) };
+        let [limit] = in_force(name)[..] else {
+            panic!("{name} stands there {} times", in_force(name).len())
+        };
         assert_eq!((limit.value, limit.asked), (value, true), "{name}");
     }
-    let mount = receipt.observed.mounts.iter().find(|mount| mount.target == "/mnt/shared").expect("it is named");
+    let mount =
+        receipt.observed.mounts.iter().find(|mount| mount.target == "/mnt/shared").expect("it is named");
     assert!(mount.read_only && mount.nosuid && mount.nodev, "{mount:?}");
 
     let guest = backend.guest(place.id);

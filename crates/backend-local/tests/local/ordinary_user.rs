@@ -35,8 +35,12 @@ impl Copy {
     /// Runs the tests that a filter names as `nobody`, below the given program.
     fn run(&self, below: &[&str], filter: &[&str]) -> Output {
         let program = self.directory.path().join("tests").display().to_string();
-        let line: Vec<&str> =
-            below.iter().copied().chain([program.as_str(), "--test-threads=2"]).chain(filter.iter().copied()).collect();
+        let line: Vec<&str> = below
+            .iter()
+            .copied()
+            .chain([program.as_str(), "--test-threads=2"])
+            .chain(filter.iter().copied())
+            .collect();
         #[expect(clippy::disallowed_methods, reason = "the test starts itself as another user")]
         let mut command = Command::new(line[0]);
         command
@@ -72,7 +76,8 @@ fn every_promise_is_kept_for_an_ordinary_user_too() {
 fn limits_that_an_ordinary_user_cannot_enforce_are_refused() {
     if rustix::process::geteuid().is_root() {
         let copy = Copy::new();
-        let output = copy.run(&[], &["--exact", "ordinary_user::limits_that_an_ordinary_user_cannot_enforce_are_refused"]);
+        let output = copy
+            .run(&[], &["--exact", "ordinary_user::limits_that_an_ordinary_user_cannot_enforce_are_refused"]);
         assert!(output.status.success(), "{}", said(&output));
         return;
     }

@@ -35,12 +35,15 @@ async fn a_workspace_has_one_owner_on_disk_whichever_sandbox_wrote_it() {
         let place = in_directory(path.clone());
         backend.ensure(&place).await.unwrap();
         let guest = backend.guest(place.id);
-        let script = format!("id -u; mkdir -p deep; echo {round} >> deep/rounds; echo {round} > file-{round}; cat deep/rounds");
+        let script = format!(
+            "id -u; mkdir -p deep; echo {round} >> deep/rounds; echo {round} > file-{round}; cat deep/rounds"
+        );
         let seen: String = (0..=round).map(|round| format!("{round}\n")).collect();
         assert_eq!(output(&guest, &script).await, format!("1000\n{seen}"));
         // Through the file operations of the guest, too.
         guest.write_file(format!("/workspace/written-{round}"), b"x", Default::default()).await.unwrap();
-        for name in [format!("file-{round}"), format!("written-{round}"), "deep".into(), "deep/rounds".into()] {
+        for name in [format!("file-{round}"), format!("written-{round}"), "deep".into(), "deep/rounds".into()]
+        {
             let metadata = std::fs::metadata(path.join(&name)).unwrap();
             assert_eq!(metadata.uid(), owner, "{name} in round {round}");
         }

@@ -1,6 +1,7 @@
 //! What the black-box tests need from the host: a data directory, processes, and a terminal.
 
 use std::cell::RefCell;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// `None` where the host cannot run sandboxes, with the reason on stdout.
+    /// `None` where the host cannot run sandboxes; the test that asks is counted as skipped.
     pub(crate) fn new() -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         // The unprivileged part of cubicle must get to its own directory below.
@@ -32,10 +33,13 @@ impl Host {
         if doctor.status.code() == Some(0) {
             return Some(host);
         }
-        println!(
-            "skipped: the default isolation does not work here: {}",
-            String::from_utf8_lossy(&doctor.stdout)
-        );
+        let said =
+            String::from_utf8_lossy(&doctor.stdout).into_owned() + &String::from_utf8_lossy(&doctor.stderr);
+        let why = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        // Not captured by the test runner, so that the skip is seen and counted.
+        let _ =
+            writeln!(std::io::stderr(), "skipped: {test}: the default isolation does not work here: {why}");
         None
     }
 
@@ -43,7 +47,7 @@ impl Host {
         self.directory.path()
     }
 
-    fn data_dir(&self) -> PathBuf {
+    pub(crate) fn data_dir(&self) -> PathBuf {
         self.directory.path().join("data")
     }
 
@@ -73,6 +77,12 @@ impl Host {
     pub(crate) fn start_program(&self, program: &str, arguments: &[&str], stdin: Stdio) -> Child {
         let mut command = self.command(program, arguments);
         command.stdin(stdin).stdout(Stdio::piped()).spawn().expect("the program starts")
+    }
+
+    /// Starts a program of which only its effects matter.
+    pub(crate) fn start_quietly(&self, program: &str, arguments: &[&str], stdin: Stdio) -> Child {
+        let mut command = self.command(program, arguments);
+        command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
     }
 
     /// Starts `cubicle` on a terminal.

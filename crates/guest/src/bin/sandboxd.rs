@@ -104,7 +104,6 @@ impl Arguments {
             env: with_defaults(self.env),
             oom_events: oom_events(),
             max_execs: DEFAULT_MAX_EXECS,
-            ready: None,
             builtin_exe: None,
             permit: Default::default(),
         })

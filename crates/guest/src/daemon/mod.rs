@@ -72,8 +72,6 @@ pub struct Config {
     pub oom_events: Option<OwnedFd>,
     /// How many execs may run at once.
     pub max_execs: usize,
-    /// Called once, when the daemon is about to answer.
-    pub ready: Option<Box<dyn FnOnce()>>,
     /// Run by the command `@builtin`.
     pub builtin_exe: Option<OwnedFd>,
     /// For tagging execs under a filter that keeps programs from changing their tags.
@@ -116,18 +114,37 @@ pub enum StartError {
     System { doing: &'static str, source: io::Error },
 }
 
+/// A daemon that has everything it needs: its journal tells what the sandbox is, and whoever connects waits for it.
+#[derive(Debug)]
+pub struct Daemon(server::Server);
+
+impl Daemon {
+    /// The process must be single-threaded, and becomes what the daemon needs it to be.
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        start(config).map(Self)
+    }
+
+    /// Goes on until the sandbox ends, and the process with it.
+    pub fn serve(mut self) -> ! {
+        fail(&self.0.run())
+    }
+}
+
 /// Becomes the daemon. The process must be single-threaded.
 pub fn run(config: Config) -> ! {
-    let error = match start(config) {
-        Ok(mut server) => server.run(),
-        Err(error) => error,
-    };
-    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    match Daemon::start(config) {
+        Ok(daemon) => daemon.serve(),
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &StartError) -> ! {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
     eprintln!("sandboxd: {error}{cause}");
     std::process::exit(EXIT_CANNOT_START)
 }
 
-fn start(mut config: Config) -> Result<server::Server, StartError> {
+fn start(config: Config) -> Result<server::Server, StartError> {
     let doing = |doing| move |source: io::Error| StartError::System { doing, source };
     signal::block_all().map_err(doing("block signals"))?;
     // The workload may have the daemon's user id: it must neither trace it nor look into it.
@@ -143,10 +160,5 @@ fn start(mut config: Config) -> Result<server::Server, StartError> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(StartError::JournalInUse),
         result => result.map_err(doing("lock the journal"))?,
     }
-    let ready = config.ready.take();
-    let server = server::Server::new(config)?;
-    if let Some(ready) = ready {
-        ready();
-    }
-    Ok(server)
+    server::Server::new(config)
 }

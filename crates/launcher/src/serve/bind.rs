@@ -7,11 +7,14 @@ use cubicle_model::receipt::{Enforcement, LimitInForce, MountSeen};
 use cubicle_model::{Kind, Mount, SandboxId};
 use rustix::fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags, mkdirat, open, openat2};
 use rustix::mount::{MoveMountFlags, move_mount};
+use rustix::process::Pid;
 use rustix::thread::{
     LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces,
 };
 
 use super::Launcher;
+use super::destroy::{Found, Living};
+use crate::cgroup::Cgroup;
 use crate::error::{Failed, Step};
 use crate::plan::CgroupLimits;
 
@@ -24,12 +27,13 @@ impl Launcher {
     ) -> Result<(Vec<LimitInForce>, Vec<MountSeen>), Failed> {
         let absent = || Failed::new(Kind::NotFound, format!("{id} is not there any more"));
         let found;
-        let (slot, process) = match self.sandboxes.get(&id) {
-            Some(living) => (living.slot, living.process.as_fd()),
+        let (slot, inside) = match self.sandboxes.get(&id) {
+            Some(Living { slot, mounts: Some(mounts), .. }) => (*slot, Inside::Mounts(mounts.as_fd())),
+            Some(living) => (living.slot, Inside::Process(living.process.as_fd())),
             None => match self.find(id)? {
-                super::destroy::Found::Living { slot, process } => {
+                Found::Living { slot, process } => {
                     found = process;
-                    (slot, found.as_fd())
+                    (slot, Inside::Process(found.as_fd()))
                 }
                 _ => return Err(absent()),
             },
@@ -37,9 +41,9 @@ impl Launcher {
         let in_force = if *limits == CgroupLimits::default() {
             Vec::new()
         } else {
-            self.hierarchy.make(slot)?.limit(limits)?
+            self.cgroup_of(slot)?.limit(limits)?
         };
-        let seen = if mounts.is_empty() { Vec::new() } else { self.add_mounts(process, slot, mounts)? };
+        let seen = if mounts.is_empty() { Vec::new() } else { self.add_mounts(inside, slot, mounts)? };
         let in_force = in_force
             .into_iter()
             .map(|(name, file, value)| LimitInForce {
@@ -52,17 +56,16 @@ impl Launcher {
         Ok((in_force, seen))
     }
 
-    fn add_mounts(&self, process: BorrowedFd<'_>, slot: u32, mounts: &[Mount]) -> Result<Vec<MountSeen>, Failed> {
+    fn add_mounts(&self, inside: Inside<'_>, slot: u32, mounts: &[Mount]) -> Result<Vec<MountSeen>, Failed> {
         for mount in mounts {
             check_target(&mount.target)?;
         }
-        let namespace = self.user_namespace_of(slot)?;
+        let namespace = self.users.map(|_| self.user_namespace_of(slot)).transpose()?;
         let trees = mounts
             .iter()
-            .map(|mount| self.mountable_tree(&mount.source, &namespace, slot, mount.read_only))
+            .map(|mount| self.mountable_tree(&mount.source, namespace.as_ref(), slot, mount.read_only))
             .collect::<Result<Vec<OwnedFd>, Failed>>()?;
-        move_into_thread_name_spaces(process, ThreadNameSpaceType::MOUNT)
-            .step(|| "visit the sandbox's mounts".into())?;
+        inside.enter()?;
         let placed = mounts.iter().zip(&trees).map(|(mount, tree)| place(tree, &mount.target)).collect();
         // Staying there would be worse than any failure: every later request would see the sandbox's files.
         move_into_link_name_space(self.own_mounts.as_fd(), Some(LinkNameSpaceType::Mount))
@@ -70,19 +73,60 @@ impl Launcher {
         placed
     }
 
+    /// The cgroup that the sandbox in a slot is in. One of that name in another scope would take the limits, too.
+    fn cgroup_of(&self, slot: u32) -> Result<Cgroup, Failed> {
+        let pid = self.pid_1_of(slot)?;
+        let found =
+            self.hierarchy.holding(slot, pid).step(|| format!("look at the cgroup of slot {slot}"))?;
+        found.ok_or_else(|| {
+            Failed::new(
+                Kind::Denied,
+                "limits cannot be changed here: the sandbox is in a cgroup of another place",
+            )
+            .hint("run this in the scope that the sandbox was made in, or make a new sandbox with the limits")
+        })
+    }
+
     fn user_namespace_of(&self, slot: u32) -> Result<OwnedFd, Failed> {
-        let directory = self.slots.directory(slot).step(|| format!("open slot {slot}"))?;
-        let pid = crate::slots::living(&directory)
-            .step(|| format!("look at slot {slot}"))?
-            .ok_or_else(|| Failed::new(Kind::NotFound, "the sandbox ended"))?;
-        let path = format!("/proc/{}/ns/user", pid.as_raw_pid());
+        let path = format!("/proc/{}/ns/user", self.pid_1_of(slot)?.as_raw_pid());
         Ok(std::fs::File::open(path).step(|| "open the sandbox's user namespace".into())?.into())
+    }
+
+    fn pid_1_of(&self, slot: u32) -> Result<Pid, Failed> {
+        let directory = self.slots.directory(slot).step(|| format!("open slot {slot}"))?;
+        crate::slots::living(&directory)
+            .step(|| format!("look at slot {slot}"))?
+            .ok_or_else(|| Failed::new(Kind::NotFound, "the sandbox ended"))
+    }
+}
+
+/// How the mounts of a sandbox are reached.
+#[derive(Clone, Copy)]
+enum Inside<'a> {
+    Mounts(BorrowedFd<'a>),
+    Process(BorrowedFd<'a>),
+}
+
+impl Inside<'_> {
+    fn enter(self) -> Result<(), Failed> {
+        let entered = match self {
+            Self::Mounts(mounts) => move_into_link_name_space(mounts, Some(LinkNameSpaceType::Mount)),
+            Self::Process(process) => move_into_thread_name_spaces(process, ThreadNameSpaceType::MOUNT),
+        };
+        entered.step(|| "visit the sandbox's mounts".into()).map_err(|error| match error.kind {
+            Kind::Denied => error.hint(
+                "an ordinary user can mount only into a sandbox that the same cubicle made: \
+                 make a new sandbox with the mount, or run as root",
+            ),
+            _ => error,
+        })
     }
 }
 
 fn check_target(target: &Path) -> Result<(), Failed> {
     let plain = target.components().skip(1).all(|part| matches!(part, std::path::Component::Normal(_)));
-    let allowed = target.starts_with("/workspace") || (target.starts_with("/mnt") && target != Path::new("/mnt"));
+    let allowed =
+        target.starts_with("/workspace") || (target.starts_with("/mnt") && target != Path::new("/mnt"));
     if plain && allowed {
         return Ok(());
     }
@@ -95,14 +139,14 @@ fn check_target(target: &Path) -> Result<(), Failed> {
 fn place(tree: &OwnedFd, target: &Path) -> Result<MountSeen, Failed> {
     let say = || format!("mount on {}", target.display());
     // `/mnt` itself is a link of the read-only root into the scratch directory.
-    let target = match target.strip_prefix("/mnt") {
+    let path = match target.strip_prefix("/mnt") {
         Ok(below) => &Path::new("/run/mnt").join(below),
         Err(_) => target,
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::BENEATH;
     let mut at = open("/", flags, Mode::empty()).step(say)?;
-    for name in target.components().skip(1) {
+    for name in path.components().skip(1) {
         let name = name.as_os_str();
         at = match openat2(&at, name, flags, Mode::empty(), resolve) {
             Err(rustix::io::Errno::NOENT) => {

@@ -43,6 +43,8 @@ pub(super) struct Birthing {
     slot: Slot,
     channel: Channel,
     pid_1: Option<(i32, OwnedFd)>,
+    /// There once pid 1 is ready.
+    receipt: Option<Packet>,
 }
 
 impl Launcher {
@@ -75,10 +77,11 @@ impl Launcher {
         if let Err(error) = self.check(&wanted) {
             return self.reply(&Reply::Failed { tag: wanted.tag, error });
         }
-        if self.ready_nurses.is_empty() && self.preparing_nurses <= self.waiting_creates.len() {
-            if let Err(error) = self.hire() {
-                return self.reply(&Reply::Failed { tag: wanted.tag, error });
-            }
+        if self.ready_nurses.is_empty()
+            && self.preparing_nurses <= self.waiting_creates.len()
+            && let Err(error) = self.hire()
+        {
+            return self.reply(&Reply::Failed { tag: wanted.tag, error });
         }
         self.waiting_creates.push_back(wanted);
         self.match_nurses();
@@ -86,11 +89,15 @@ impl Launcher {
 
     fn check(&self, wanted: &Wanted) -> Result<(), Failed> {
         if !self.templates.contains_key(&wanted.template) {
-            return Err(Failed::new(Kind::NotFound, format!("there is no root called '{}'", wanted.template)));
+            return Err(Failed::new(
+                Kind::NotFound,
+                format!("there is no root called '{}'", wanted.template),
+            ));
         }
         let taken = self.slots.slot_of(wanted.id).step(|| "look for the sandbox".into())?.is_some();
-        if taken || self.waiting_creates.iter().any(|other| other.id == wanted.id) {
-            return Err(Failed::new(Kind::Conflict, format!("{} exists already", wanted.id)));
+        let wanted_before = self.waiting_creates.iter().any(|other| other.id == wanted.id);
+        if taken || wanted_before || self.is_being_born(wanted.id) {
+            return Err(exists_already(wanted.id));
         }
         Ok(())
     }
@@ -115,7 +122,7 @@ impl Launcher {
         match begun {
             Ok(()) => {
                 let Wanted { tag, id, lifetime, .. } = wanted;
-                let birth = Birthing { tag, id, lifetime, slot, channel, pid_1: None };
+                let birth = Birthing { tag, id, lifetime, slot, channel, pid_1: None, receipt: None };
                 self.watched.insert(token, Watched::Birth(birth));
             }
             Err(error) => {
@@ -126,9 +133,15 @@ impl Launcher {
         }
     }
 
-    fn hand_over(&self, nurse: &Channel, namespace: &OwnedFd, slot: &Slot, wanted: &Wanted) -> Result<(), Failed> {
-        let workspace =
-            wanted.workspace.as_ref().map(|source| self.mountable_tree(source, namespace, slot.number, false)).transpose()?;
+    fn hand_over(
+        &self,
+        nurse: &Channel,
+        namespace: &OwnedFd,
+        slot: &Slot,
+        wanted: &Wanted,
+    ) -> Result<(), Failed> {
+        let tree = |source: &PathBuf| self.mountable_tree(source, Some(namespace), slot.number, false);
+        let workspace = wanted.workspace.as_ref().map(tree).transpose()?;
         let template = &self.templates[&wanted.template];
         let bound = wanted.lifetime == Lifetime::Bound;
         let mut descriptors = vec![template.as_fd()];
@@ -145,24 +158,26 @@ impl Launcher {
     /// A directory of the host as a mount of its own, in which the workload's user is the owner on disk.
     ///
     /// Files that belong to the canonical user (1000) need only the sandbox's own namespace. A directory that belongs to
-    /// somebody else keeps its owner, too: that user becomes the workload's.
+    /// somebody else keeps its owner, too: that user becomes the workload's. An ordinary user has no one to map.
     pub(super) fn mountable_tree(
         &self,
         source: &std::path::Path,
-        namespace: &OwnedFd,
+        namespace: Option<&OwnedFd>,
         slot: u32,
         read_only: bool,
     ) -> Result<OwnedFd, Failed> {
         let say = || format!("mount {}", source.display());
         let directory = self.open_mountable(source)?;
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-        let recursive = if self.users.is_some() { OpenTreeFlags::empty() } else { OpenTreeFlags::AT_RECURSIVE };
+        let flags =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let recursive =
+            if self.users.is_some() { OpenTreeFlags::empty() } else { OpenTreeFlags::AT_RECURSIVE };
         let tree = open_tree(&directory, "", flags | recursive).step(say)?;
         let mut attributes = Attributes::NOSUID.and(Attributes::NODEV);
         if read_only {
             attributes = attributes.and(Attributes::READ_ONLY);
         }
-        let Some(users) = self.users else {
+        let (Some(users), Some(namespace)) = (self.users, namespace) else {
             set_attributes(&tree, Depth::WithEverythingBelow, attributes, None).step(say)?;
             return Ok(tree);
         };
@@ -177,7 +192,9 @@ impl Launcher {
         };
         let map = special.as_ref().unwrap_or(namespace);
         set_attributes(&tree, Depth::This, attributes, Some(map.as_fd())).step(say).map_err(|error| {
-            error.hint("the file system must support id-mapped mounts (ext4, xfs, btrfs, tmpfs from Linux 6.3)")
+            error.hint(
+                "the file system must support id-mapped mounts (ext4, xfs, btrfs, tmpfs from Linux 6.3)",
+            )
         })?;
         Ok(tree)
     }
@@ -210,35 +227,88 @@ impl Launcher {
         let failure = match receive(&birth.channel) {
             Ok((FromCradle::Born { pid }, mut packet)) if packet.descriptors.len() == 1 => {
                 birth.pid_1 = packet.descriptors.pop().map(|process| (pid, process));
-                self.watched.insert(token, Watched::Birth(birth));
-                return;
+                return self.hand_out_when_complete(token, birth);
             }
-            Ok((FromCradle::Ready { contradictions }, packet)) => match contradictions.as_slice() {
-                [] => match self.publish(&mut birth) {
-                    Ok(pid) => return self.reply_with(&Reply::Created { tag: birth.tag, pid }, packet.body()),
-                    Err(error) => error,
-                },
-                found => Failed::new(Kind::Internal, format!("the sandbox is not what was planned: {}", found.join("; ")))
-                    .hint("it was destroyed; please report this with the output of 'cubicle doctor --json'"),
-            },
+            Ok((FromCradle::Ready { contradictions }, packet)) if contradictions.is_empty() => {
+                birth.receipt = Some(packet);
+                return self.hand_out_when_complete(token, birth);
+            }
+            Ok((FromCradle::Ready { contradictions }, _)) => {
+                let found = contradictions.join("; ");
+                Failed::new(Kind::Internal, format!("the sandbox is not what was planned: {found}"))
+                    .hint("it was destroyed; please report this with the output of 'cubicle doctor --json'")
+            }
             Ok((FromCradle::Failed { error }, _)) => error,
             Ok(_) => Failed::new(Kind::Internal, "the sandbox spoke out of turn"),
             Err(error) => error,
         };
-        self.abort(birth, failure);
+        let owed = Owed::Failure { tag: birth.tag, failure };
+        self.abort(birth, owed);
     }
 
-    fn publish(&mut self, birth: &mut Birthing) -> Result<i32, Failed> {
-        let (pid, process) =
-            birth.pid_1.take().ok_or_else(|| Failed::new(Kind::Internal, "the sandbox is ready before it was born"))?;
-        self.slots.publish(birth.id, birth.slot.number).step(|| format!("publish {}", birth.id))?;
-        let told = birth.channel.send(&(), &[], &[]);
-        told.step(|| "tell the sandbox that it is published".into())?;
-        let token = self.watch(process.as_fd()).step(|| "watch the sandbox".into())?;
+    /// The nurse tells of the birth and pid 1 that it is ready, in whichever order they come to it.
+    fn hand_out_when_complete(&mut self, token: u64, mut birth: Birthing) {
+        let ((pid, process), mut packet) = match (birth.pid_1.take(), birth.receipt.take()) {
+            (Some(pid_1), Some(receipt)) => (pid_1, receipt),
+            (pid_1, receipt) => {
+                self.watched.insert(token, Watched::Birth(Birthing { pid_1, receipt, ..birth }));
+                return;
+            }
+        };
+        match self.publish(&birth, &process) {
+            Ok(token) => {
+                let mounts = packet.descriptors.pop();
+                let living =
+                    Living { slot: birth.slot.number, process, token, lifetime: birth.lifetime, mounts };
+                self.sandboxes.insert(birth.id, living);
+                self.reply_with(&Reply::Created { tag: birth.tag, pid }, packet.body());
+            }
+            Err(failure) => {
+                let owed = Owed::Failure { tag: birth.tag, failure };
+                birth.pid_1 = Some((pid, process));
+                self.abort(birth, owed);
+            }
+        }
+    }
+
+    /// Gives the sandbox its name and lets it begin. Returns the token under which its end is heard.
+    fn publish(&mut self, birth: &Birthing, process: &OwnedFd) -> Result<u64, Failed> {
+        match self.slots.publish(birth.id, birth.slot.number) {
+            // Another launcher was first; the name is its sandbox's.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(exists_already(birth.id));
+            }
+            published => published.step(|| format!("publish {}", birth.id))?,
+        }
+        let told = birth.channel.send(&(), &[], &[]).step(|| "tell the sandbox that it is published".into());
+        let watched = told.and_then(|()| self.watch(process.as_fd()).step(|| "watch the sandbox".into()));
+        let token = watched.inspect_err(|_| _ = self.slots.unpublish(birth.id))?;
         self.watched.insert(token, Watched::Sandbox(birth.id));
-        let living = Living { slot: birth.slot.number, process, token, lifetime: birth.lifetime };
-        self.sandboxes.insert(birth.id, living);
-        Ok(pid)
+        Ok(token)
+    }
+
+    fn is_being_born(&self, id: SandboxId) -> bool {
+        self.watched.values().any(|watched| matches!(watched, Watched::Birth(birth) if birth.id == id))
+    }
+
+    /// Ends what is on its way to becoming a sandbox, because it is to be destroyed. `false` when there is no such.
+    pub(super) fn destroy_unborn(&mut self, id: SandboxId, tag: u64) -> bool {
+        let failure = || Failed::new(Kind::Unavailable, format!("{id} was destroyed while it was made"));
+        if let Some(at) = self.waiting_creates.iter().position(|wanted| wanted.id == id)
+            && let Some(wanted) = self.waiting_creates.remove(at)
+        {
+            self.reply(&Reply::Failed { tag: wanted.tag, error: failure() });
+            self.reply(&Reply::Done { tag });
+            return true;
+        }
+        let born = |watched: &Watched| matches!(watched, Watched::Birth(birth) if birth.id == id);
+        let Some((_, Watched::Birth(birth))) = self.watched.extract_if(|_, watched| born(watched)).next()
+        else {
+            return false;
+        };
+        self.reply(&Reply::Failed { tag: birth.tag, error: failure() });
+        self.abort(birth, Owed::Done { tag });
+        true
     }
 
     /// Lets go of a nurse or a birth because nobody is there to have the sandbox.
@@ -248,26 +318,24 @@ impl Launcher {
                 let _ = pidfd_send_signal(&nurse.process, Signal::KILL);
                 self.remove_slot(nurse.slot.number);
             }
-            Watched::Birth(birth) => self.abort(birth, Failed::new(Kind::Unavailable, "the caller is gone")),
+            Watched::Birth(birth) => self.abort(birth, Owed::Nothing),
             Watched::Sandbox(_) | Watched::Ending(_) => {}
         }
     }
 
-    fn abort(&mut self, birth: Birthing, failure: Failed) {
-        let Birthing { tag, id, slot, channel, pid_1, .. } = birth;
+    fn abort(&mut self, birth: Birthing, owed: Owed) {
+        let Birthing { slot, channel, pid_1, .. } = birth;
         drop(channel);
-        let _ = self.slots.unpublish(id);
         match pid_1 {
-            Some((_, process)) => {
-                let owed = Owed::Failure { tag, failure };
-                self.end(Ending { id: None, slot: slot.number, process, owed });
-            }
-            None => {
-                self.reply(&Reply::Failed { tag, error: failure });
-                self.remove_slot(slot.number);
-            }
+            Some((_, process)) => self.end(Ending { id: None, slot: slot.number, process, owed }),
+            // It notices that nobody listens any more.
+            None => self.remove_slot_for(slot.number, owed),
         }
     }
+}
+
+fn exists_already(id: SandboxId) -> Failed {
+    Failed::new(Kind::Conflict, format!("{id} exists already"))
 }
 
 fn receive(channel: &Channel) -> Result<(FromCradle, Packet), Failed> {

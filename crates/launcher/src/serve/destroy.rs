@@ -23,6 +23,8 @@ pub(super) struct Living {
     pub(super) process: OwnedFd,
     pub(super) token: u64,
     pub(super) lifetime: Lifetime,
+    /// The mounts inside, where this launcher may not look for them itself.
+    pub(super) mounts: Option<OwnedFd>,
 }
 
 /// A sandbox that must go, and who is told.
@@ -50,8 +52,12 @@ impl Launcher {
     pub(super) fn destroy(&mut self, tag: u64, id: SandboxId) {
         if let Some(living) = self.sandboxes.remove(&id) {
             self.watched.remove(&living.token);
-            let ending = Ending { id: Some(id), slot: living.slot, process: living.process, owed: Owed::Done { tag } };
+            let ending =
+                Ending { id: Some(id), slot: living.slot, process: living.process, owed: Owed::Done { tag } };
             return self.end_watched(living.token, ending);
+        }
+        if self.destroy_unborn(id, tag) {
+            return;
         }
         match self.find(id) {
             Ok(Found::Absent) => self.reply(&Reply::Done { tag }),
@@ -68,7 +74,9 @@ impl Launcher {
 
     /// A sandbox that another launcher made.
     pub(super) fn find(&self, id: SandboxId) -> Result<Found, Failed> {
-        let Some(slot) = self.slots.slot_of(id).step(|| format!("look for {id}"))? else { return Ok(Found::Absent) };
+        let Some(slot) = self.slots.slot_of(id).step(|| format!("look for {id}"))? else {
+            return Ok(Found::Absent);
+        };
         match self.slots.holder(slot).step(|| format!("look at slot {slot}"))? {
             Holder::Sandbox(pid) => match self.open_process(slot, pid)? {
                 Some(process) => Ok(Found::Living { slot, process }),
@@ -94,9 +102,13 @@ impl Launcher {
     pub(super) fn end(&mut self, ending: Ending) {
         match self.watch(ending.process.as_fd()) {
             Ok(token) => self.end_watched(token, ending),
-            Err(error) => {
-                let failure = Failed::new(Kind::Internal, format!("watch a sandbox's end: {error}"));
-                self.settle(Owed::failed(&ending.owed, failure));
+            // Nobody will say when it is gone, but its slot is not free before.
+            Err(_) => {
+                let _ = pidfd_send_signal(&ending.process, Signal::KILL);
+                if let Some(id) = ending.id {
+                    let _ = self.slots.unpublish(id);
+                }
+                self.remove_slot_for(ending.slot, ending.owed);
             }
         }
     }
@@ -129,6 +141,8 @@ impl Launcher {
     /// A sandbox ended by itself. A durable one keeps its journal until it is destroyed.
     pub(super) fn hear_end(&mut self, id: SandboxId) {
         let Some(living) = self.sandboxes.remove(&id) else { return };
+        // Dropping what is held of it lets the kernel take down its mounts.
+        drop((living.mounts, living.process));
         if living.lifetime == Lifetime::Bound {
             let _ = self.slots.unpublish(id);
             self.remove_slot(living.slot);
@@ -155,7 +169,8 @@ impl Launcher {
             Ok(true) => match self.slots.remove(removal.slot) {
                 Ok(()) => self.settle(removal.owed),
                 Err(error) => {
-                    let failure = Failed::new(Kind::Internal, format!("remove slot {}: {error}", removal.slot));
+                    let failure =
+                        Failed::new(Kind::Internal, format!("remove slot {}: {error}", removal.slot));
                     self.settle(Owed::failed(&removal.owed, failure));
                 }
             },
@@ -168,12 +183,16 @@ impl Launcher {
                 self.unremoved.push(removal);
             }
             Ok(false) => {
-                let failure = Failed::new(Kind::Unavailable, format!("the cgroup of slot {} stays busy", removal.slot))
-                    .hint("'cubicle gc' tries again");
+                let failure =
+                    Failed::new(Kind::Unavailable, format!("the cgroup of slot {} stays busy", removal.slot))
+                        .hint("'cubicle gc' tries again");
                 self.settle(Owed::failed(&removal.owed, failure));
             }
             Err(error) => {
-                let failure = Failed::new(Kind::Internal, format!("remove the cgroup of slot {}: {error}", removal.slot));
+                let failure = Failed::new(
+                    Kind::Internal,
+                    format!("remove the cgroup of slot {}: {error}", removal.slot),
+                );
                 self.settle(Owed::failed(&removal.owed, failure));
             }
         }
@@ -197,12 +216,17 @@ impl Launcher {
 
     /// The caller is gone. What was bound to it goes, too; what is durable stays.
     pub(super) fn end_what_is_bound(&mut self) {
-        let bound: Vec<SandboxId> =
-            self.sandboxes.iter().filter(|(_, it)| it.lifetime == Lifetime::Bound).map(|(id, _)| *id).collect();
+        let bound: Vec<SandboxId> = self
+            .sandboxes
+            .iter()
+            .filter(|(_, it)| it.lifetime == Lifetime::Bound)
+            .map(|(id, _)| *id)
+            .collect();
         for id in bound {
             self.destroy(0, id);
         }
-        let halfway: Vec<Watched> = self.watched.extract_if(|_, it| it.is_halfway()).map(|(_, it)| it).collect();
+        let halfway: Vec<Watched> =
+            self.watched.extract_if(|_, it| it.is_halfway()).map(|(_, it)| it).collect();
         for watched in halfway {
             self.give_up(watched);
         }

@@ -101,7 +101,12 @@ impl Launcher {
     fn prepare(packet: &Packet, descriptors: Vec<OwnedFd>) -> Result<impl FnOnce(Channel) -> Self, Failed> {
         let start = match packet.head().step(|| "read the first request".into())? {
             Request::Start(start) => start,
-            other => return Err(Failed::new(Kind::Invalid, format!("the first request must be 'start', not {other:?}"))),
+            other => {
+                return Err(Failed::new(
+                    Kind::Invalid,
+                    format!("the first request must be 'start', not {other:?}"),
+                ));
+            }
         };
         let [data, lifeline]: [OwnedFd; 2] = descriptors
             .try_into()
@@ -111,7 +116,10 @@ impl Launcher {
             .then(|| uids::claim(REGISTRY.as_ref(), start.instance, &start.data_directory))
             .transpose()?;
         if let Some(users) = users {
-            let owner = (Some(rustix::process::Uid::from_raw(users.service())), Some(rustix::process::Gid::from_raw(users.service())));
+            let owner = (
+                Some(rustix::process::Uid::from_raw(users.service())),
+                Some(rustix::process::Gid::from_raw(users.service())),
+            );
             rustix::fs::fchown(&data, owner.0, owner.1).step(|| "own the data directory".into())?;
         }
         let slots = Slots::open(data.as_fd(), users.map(Users::service))?;
@@ -122,8 +130,10 @@ impl Launcher {
             cgroups: hierarchy.kind(),
         };
         let permit = random_permit()?;
-        let outside = Outside { namespaces: readback::namespaces()?, host, filter: seccomp::program(permit), permit };
-        let own_mounts = std::fs::File::open("/proc/self/ns/mnt").step(|| "open the own mounts".into())?.into();
+        let outside =
+            Outside { namespaces: readback::namespaces()?, host, filter: seccomp::program(permit), permit };
+        let own_mounts =
+            std::fs::File::open("/proc/self/ns/mnt").step(|| "open the own mounts".into())?.into();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).step(|| "make a poll".into())?;
         Ok(move |caller| Self {
             caller,
@@ -198,7 +208,8 @@ impl Launcher {
                     Ok(())
                 } else {
                     let place = self.start.data_directory.join("root");
-                    crate::template::build(&plan, &place).map(|namespace| _ = self.templates.insert(name, namespace))
+                    crate::template::build(&plan, &place)
+                        .map(|namespace| _ = self.templates.insert(name, namespace))
                 };
                 self.answer(tag, built);
             }
@@ -256,10 +267,14 @@ impl Launcher {
 
     /// The host directory that a mount may come from, opened so that nobody can swap it afterwards.
     fn open_mountable(&self, source: &std::path::Path) -> Result<OwnedFd, Failed> {
-        let allowed = self.start.mountable.iter().find_map(|root| Some((root, source.strip_prefix(root).ok()?)));
+        let allowed =
+            self.start.mountable.iter().find_map(|root| Some((root, source.strip_prefix(root).ok()?)));
         let Some((root, below)) = allowed else {
-            return Err(Failed::new(Kind::Denied, format!("{} may not be mounted into sandboxes", source.display()))
-                .hint(format!("allowed are directories below {}", list(&self.start.mountable))));
+            return Err(Failed::new(
+                Kind::Denied,
+                format!("{} may not be mounted into sandboxes", source.display()),
+            )
+            .hint(format!("allowed are directories below {}", list(&self.start.mountable))));
         };
         use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
         let say = || format!("open {}", source.display());
@@ -292,10 +307,11 @@ fn list(paths: &[PathBuf]) -> String {
 /// Makes sure that this process may make namespaces. Root may; anybody else becomes root of a user namespace of its own
 /// first. Returns whether it is the host's root.
 fn enter_own_namespace() -> Result<bool, Failed> {
-    use rustix::process::{geteuid, getegid};
     use cubicle_sys::clone::{Namespaces, unshare};
+    use rustix::process::{getegid, geteuid};
     use rustix::thread::{CapabilitySet, capabilities};
-    let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN;
+    let needed =
+        CapabilitySet::SYS_ADMIN | CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN;
     let has = capabilities(None).step(|| "look at the own capabilities".into())?.effective;
     if geteuid().is_root() && has.contains(needed) {
         rustix::thread::set_thread_groups(&[]).step(|| "leave supplementary groups".into())?;
@@ -305,13 +321,15 @@ fn enter_own_namespace() -> Result<bool, Failed> {
     unshare(Namespaces::USER.and(Namespaces::MOUNT))
         .step(|| format!("make a user namespace as uid {uid}"))
         .map_err(|error| {
-            error.hint(
-                "user namespaces are switched off for ordinary users: run as root, or \
+        error.hint(
+            "user namespaces are switched off for ordinary users: run as root, or \
                  'sudo sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=100000' \
                  (on recent Ubuntu also 'kernel.apparmor_restrict_unprivileged_userns=0')",
-            )
-        })?;
-    let write = |name: &str, text: String| std::fs::write(format!("/proc/self/{name}"), text).step(|| format!("write {name}"));
+        )
+    })?;
+    let write = |name: &str, text: String| {
+        std::fs::write(format!("/proc/self/{name}"), text).step(|| format!("write {name}"))
+    };
     write("setgroups", "deny".into())?;
     write("uid_map", format!("0 {uid} 1\n"))?;
     write("gid_map", format!("0 {gid} 1\n"))?;

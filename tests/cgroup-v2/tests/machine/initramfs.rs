@@ -58,8 +58,12 @@ fn entries_begin_at_multiples_of_four() {
     archive.directory("a");
     archive.program("bc", b"12345");
     let bytes = archive.finish();
-    let starts: Vec<usize> =
-        bytes.windows(MAGIC.len()).enumerate().filter(|(_, window)| *window == MAGIC.as_bytes()).map(|(at, _)| at).collect();
+    let starts: Vec<usize> = bytes
+        .windows(MAGIC.len())
+        .enumerate()
+        .filter(|(_, window)| *window == MAGIC.as_bytes())
+        .map(|(at, _)| at)
+        .collect();
     // A header has 110 bytes; names end with a zero.
     assert_eq!(starts, [0, 112, 112 + 116 + 8]);
     assert_eq!(bytes.len() % 4, 0);

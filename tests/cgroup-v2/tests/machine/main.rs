@@ -71,7 +71,8 @@ fn needed() -> Result<(PathBuf, PathBuf), String> {
     }
     #[expect(clippy::disallowed_methods, reason = "the Makefile says where the kernel is")]
     let kernel = std::env::var_os("CUBICLE_TEST_KERNEL").map(PathBuf::from).filter(|path| path.is_file());
-    let kernel = kernel.ok_or("CUBICLE_TEST_KERNEL names no kernel; scripts/setup-ci unpacks one, 'make test' names it")?;
+    let kernel = kernel
+        .ok_or("CUBICLE_TEST_KERNEL names no kernel; scripts/setup-ci unpacks one, 'make test' names it")?;
     Ok((qemu, kernel))
 }
 

@@ -17,7 +17,18 @@ impl Vm {
     /// Boots a kernel whose first process is `init`. The kernel writes to `console`, the machine's report comes back.
     pub(crate) fn boot(qemu: &Path, kernel: &Path, initrd: &Path, init: &str, console: &Path) -> Self {
         let mut qemu = crate::program(qemu)
-            .args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "768", "-nodefaults", "-display", "none", "-no-reboot"])
+            .args([
+                "-accel",
+                "tcg,thread=multi",
+                "-smp",
+                "2",
+                "-m",
+                "768",
+                "-nodefaults",
+                "-display",
+                "none",
+                "-no-reboot",
+            ])
             .arg("-kernel")
             .arg(kernel)
             .arg("-initrd")

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use cubicle_backend::Backend;
 use cubicle_backend_local::{LocalBackend, Options};
-use cubicle_guest::client::{ClientError, ExecStream, Guest, OutputLimits, Outcome, WriteFile};
+use cubicle_guest::client::{ClientError, ExecStream, Guest, Outcome, OutputLimits, WriteFile};
 use cubicle_guest::journal::Kind;
 use cubicle_model::receipt::Cgroups;
 use cubicle_model::{
-    Command, ExecSpec, Exit, Isolation, Lifetime, LimitRequest, Limits, Medium, Placement, Root, SandboxId, Trust,
+    Command, ExecSpec, Exit, Isolation, Lifetime, LimitRequest, Limits, Medium, Placement, Root, SandboxId,
+    Trust,
 };
 use serde::Deserialize;
 
@@ -50,7 +51,11 @@ impl Report {
     #[track_caller]
     pub(crate) fn refused(&self, with: &[i32]) {
         assert!(!self.gained, "the attack succeeded: {}", self.got);
-        assert!(with.contains(&self.errno), "refused, but with error {} instead of one of {with:?}", self.errno);
+        assert!(
+            with.contains(&self.errno),
+            "refused, but with error {} instead of one of {with:?}",
+            self.errno
+        );
     }
 
     /// What the attack could see.
@@ -199,7 +204,8 @@ impl Arena {
             let mut stream = guest.exec(&intruder(arguments)).await.expect("the attack starts");
             let mut line = Vec::new();
             while !line.contains(&b'\n') {
-                let frame = stream.next().await.expect("the guest answers").expect("the attack has not ended");
+                let frame =
+                    stream.next().await.expect("the guest answers").expect("the attack has not ended");
                 if frame.kind == Kind::Stdout {
                     line.extend_from_slice(frame.bytes);
                 }
@@ -210,12 +216,16 @@ impl Arena {
 
     #[track_caller]
     pub(crate) fn end(&self, sandbox: SandboxId, attack: &ExecStream) {
-        self.wait(self.guest(sandbox).end(attack.exec_id(), Some(Duration::ZERO))).expect("an attack can be ended");
+        self.wait(self.guest(sandbox).end(attack.exec_id(), Some(Duration::ZERO)))
+            .expect("an attack can be ended");
     }
 
     /// A sandbox for an attack that may damage it.
     pub(crate) fn fresh(&self, limits: LimitRequest) -> Fresh<'_> {
-        self.place(Placement { limits: Limits::parse(&limits).expect("possible limits"), ..placement(fresh_id()) })
+        self.place(Placement {
+            limits: Limits::parse(&limits).expect("possible limits"),
+            ..placement(fresh_id())
+        })
     }
 
     #[track_caller]
@@ -343,7 +353,8 @@ pub(crate) fn placement(id: SandboxId) -> Placement {
 
 pub(crate) fn fresh_id() -> SandboxId {
     let mut bits = [0; 16];
-    rustix::rand::getrandom(&mut bits, rustix::rand::GetRandomFlags::empty()).expect("the kernel has random bytes");
+    rustix::rand::getrandom(&mut bits, rustix::rand::GetRandomFlags::empty())
+        .expect("the kernel has random bytes");
     SandboxId::from_random(bits)
 }
 
@@ -388,7 +399,8 @@ pub(crate) fn host_processes(token: &str) -> Vec<(u32, u32)> {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let has = line.windows(token.len()).any(|window| window == token.as_bytes());
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-            let user = status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse();
+            let user =
+                status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse();
             has.then_some((pid, user.ok()?))
         })
         .collect()

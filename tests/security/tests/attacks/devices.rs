@@ -20,7 +20,8 @@ fn sandbox_cannot_make_device_nodes() {
 fn sandbox_cannot_find_devices_but_the_harmless_ones() {
     let Some(arena) = Arena::enter() else { return };
     let found = arena.attack(&["find-devices"]).saw().to_owned();
-    let harmless = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/ptmx"];
+    let harmless =
+        ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/ptmx"];
     for path in found.split(' ') {
         let is_own_terminal = path.strip_prefix("/dev/pts/").is_some_and(|name| name.parse::<u32>().is_ok());
         assert!(harmless.contains(&path) || is_own_terminal, "{path} is there");

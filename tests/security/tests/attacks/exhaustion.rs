@@ -41,10 +41,12 @@ fn memory_bomb_of_files_ends_the_sandbox_at_worst() {
         return skip("no memory limit can be enforced here");
     }
     let sandbox = arena.fresh(LimitRequest { memory: Some(64 * MIB), ..LimitRequest::default() });
-    let outcome = arena.wait(sandbox.guest().run(&intruder(&["fill", "/dev/shm/bomb"]), OutputLimits::default()));
+    let outcome =
+        arena.wait(sandbox.guest().run(&intruder(&["fill", "/dev/shm/bomb"]), OutputLimits::default()));
     let filled = outcome.ok().is_some_and(|outcome| outcome.exit == Exit::Code(0));
     assert!(!filled, "half a gibibyte fitted into 64 MiB");
-    let seen = arena.wait(arena.backend.observe(sandbox.id)).expect("it can be looked at").expect("it is there");
+    let seen =
+        arena.wait(arena.backend.observe(sandbox.id)).expect("it can be looked at").expect("it is there");
     assert!(matches!(seen.state, State::Ready | State::Ended));
     arena.unharmed();
 }
@@ -58,7 +60,8 @@ fn disk_fill_ends_at_the_size_of_the_workspace() {
     assert!(bytes <= 8 * MIB, "{bytes} bytes");
     // The guest does its work all the same, and says what is wrong when it cannot.
     assert_eq!(arena.shell(sandbox.id, "echo alive").stdout, b"alive\n");
-    let refused = arena.wait(sandbox.guest().write_file("/workspace/more", &[1; 65536], WriteFile::default()));
+    let refused =
+        arena.wait(sandbox.guest().write_file("/workspace/more", &[1; 65536], WriteFile::default()));
     assert!(refused.is_err());
     arena.unharmed();
 }
@@ -79,7 +82,11 @@ fn disk_fill_ends_at_the_size_of_tmp_wherever_it_is_tried() {
 #[test]
 fn inode_fill_ends_at_a_limit() {
     let Some(arena) = Arena::enter() else { return };
-    let sandbox = arena.fresh(LimitRequest { workspace: Some(8 * MIB), tmp: Some(32 * MIB), ..LimitRequest::default() });
+    let sandbox = arena.fresh(LimitRequest {
+        workspace: Some(8 * MIB),
+        tmp: Some(32 * MIB),
+        ..LimitRequest::default()
+    });
     let (count, errno) = sandbox.attack(&["fill-inodes", "/workspace"]).counted();
     assert_eq!(errno, ENOSPC);
     assert!(count <= 8 * MIB / 4096, "{count} files");

@@ -9,9 +9,20 @@ use cubicle_model::{Binding, Kind, LimitRequest, Medium, Mount, Placement, Sandb
 use crate::arena::{Arena, fresh_id, placement, token};
 
 const PRIVATE: &[&str] = &[
-    "/proc/self/environ", "/proc/1/environ", "/proc/self/maps", "/proc/self/mem", "/proc/1/root/etc/passwd",
-    "/proc/self/root/etc/passwd", "/proc/self/fd/3", "/proc/self/fd/4", "/proc/self/fd/5", "/proc/thread-self/status",
-    "/proc/sys/kernel/hostname", "/proc/self/cwd/.cache", "/dev/fd/3", "/dev/pts/ptmx",
+    "/proc/self/environ",
+    "/proc/1/environ",
+    "/proc/self/maps",
+    "/proc/self/mem",
+    "/proc/1/root/etc/passwd",
+    "/proc/self/root/etc/passwd",
+    "/proc/self/fd/3",
+    "/proc/self/fd/4",
+    "/proc/self/fd/5",
+    "/proc/thread-self/status",
+    "/proc/sys/kernel/hostname",
+    "/proc/self/cwd/.cache",
+    "/dev/fd/3",
+    "/dev/pts/ptmx",
 ];
 
 #[test]
@@ -40,7 +51,10 @@ fn file_api_stays_inside_whatever_the_path() {
     let Some(arena) = Arena::enter() else { return };
     let sandbox = arena.fresh(LimitRequest::default());
     let guest = sandbox.guest();
-    arena.shell(sandbox.id, "ln -s ../../../../../../etc/hostname /workspace/up; ln -s /etc/shadow /workspace/shadow");
+    arena.shell(
+        sandbox.id,
+        "ln -s ../../../../../../etc/hostname /workspace/up; ln -s /etc/shadow /workspace/shadow",
+    );
     for path in ["/../../../etc/hostname", "../../../../etc/hostname", "/workspace/up"] {
         match arena.wait(guest.read_file(path, None, 64)) {
             Ok(read) => assert_eq!(read, b"sandbox\n", "{path}"),
@@ -62,8 +76,16 @@ fn file_api_stays_inside_whatever_the_path() {
 fn file_api_writes_nothing_to_proc_sys_or_dev() {
     let Some(arena) = Arena::enter() else { return };
     let guest = arena.guest(arena.attacker);
-    for path in ["/proc/self/oom_score_adj", "/proc/sys/kernel/core_pattern", "/sys/x", "/dev/x", "/etc/passwd", "/usr/bin/env"] {
-        let written = arena.wait(guest.write_file(path, b"1", WriteFile { parents: true, ..WriteFile::default() }));
+    for path in [
+        "/proc/self/oom_score_adj",
+        "/proc/sys/kernel/core_pattern",
+        "/sys/x",
+        "/dev/x",
+        "/etc/passwd",
+        "/usr/bin/env",
+    ] {
+        let written =
+            arena.wait(guest.write_file(path, b"1", WriteFile { parents: true, ..WriteFile::default() }));
         assert!(written.is_err(), "{path}");
         assert!(arena.wait(guest.remove(path, false)).is_err(), "{path}");
         assert!(arena.wait(guest.rename(path, "/workspace/moved", true)).is_err(), "{path}");
@@ -81,7 +103,8 @@ fn race_of_links_does_not_lead_a_write_out_of_the_workspace() {
         let name = token();
         for _ in 0..100 {
             // It lands in the directory or is refused; there is no third way.
-            let _ = arena.wait(guest.write_file(format!("/workspace/target/{name}"), b"x", WriteFile::default()));
+            let _ =
+                arena.wait(guest.write_file(format!("/workspace/target/{name}"), b"x", WriteFile::default()));
         }
         arena.end(sandbox.id, &attack);
         for place in ["/etc", "/dev", "/proc/self/fd", "/", "/usr"] {
@@ -118,7 +141,9 @@ fn hard_link_is_not_written_through() {
     let sandbox = arena.fresh(LimitRequest::default());
     arena.shell(sandbox.id, "echo precious > /workspace/precious; ln /workspace/precious /workspace/bait; ln -s precious /workspace/soft");
     for path in ["/workspace/bait", "/workspace/soft"] {
-        arena.wait(sandbox.guest().write_file(path, b"new", WriteFile::default())).expect("a file can be replaced");
+        arena
+            .wait(sandbox.guest().write_file(path, b"new", WriteFile::default()))
+            .expect("a file can be replaced");
     }
     assert_eq!(arena.shell(sandbox.id, "cat /workspace/precious").stdout, b"precious\n");
 }
@@ -141,7 +166,11 @@ fn archive_of_a_workspace_holds_links_and_not_what_they_lead_to() {
     for entry in archive.entries().expect("an archive") {
         let entry = entry.expect("an entry");
         let path = entry.path().expect("a path").into_owned();
-        assert!(path.is_relative() && !path.components().any(|part| part.as_os_str() == ".."), "{}", path.display());
+        assert!(
+            path.is_relative() && !path.components().any(|part| part.as_os_str() == ".."),
+            "{}",
+            path.display()
+        );
         let kind = entry.header().entry_type();
         assert!(!kind.is_block_special() && !kind.is_character_special(), "{}", path.display());
         if kind.is_file() {
@@ -178,8 +207,12 @@ fn hostile_archive_is_unpacked_nowhere_else() {
         archive.append(&header, &b"x"[..]).expect("memory takes everything");
         archive.into_inner().expect("memory takes everything")
     };
-    let archives =
-        [link("/tmp"), link("/proc/self/cwd"), climbing(&format!("../{name}")), climbing(&format!("/tmp/{name}"))];
+    let archives = [
+        link("/tmp"),
+        link("/proc/self/cwd"),
+        climbing(&format!("../{name}")),
+        climbing(&format!("/tmp/{name}")),
+    ];
     arena.shell(sandbox.id, "mkdir /workspace/into");
     for archive in archives {
         let _ = arena.wait(sandbox.guest().put_archive("/workspace/into", &mut archive.as_slice()));
@@ -192,7 +225,13 @@ fn hostile_archive_is_unpacked_nowhere_else() {
     assert!(!marked.contains("/workspace"), "{marked}");
 }
 
-fn bind(arena: &Arena, sandbox: SandboxId, source: PathBuf, target: &str, read_only: bool) -> Result<(), Kind> {
+fn bind(
+    arena: &Arena,
+    sandbox: SandboxId,
+    source: PathBuf,
+    target: &str,
+    read_only: bool,
+) -> Result<(), Kind> {
     let mounts = vec![Mount { source, target: target.into(), read_only }];
     let bound = arena.wait(arena.backend.bind(sandbox, &Binding { mounts, ..Binding::default() }));
     bound.map(drop).map_err(|fault| fault.kind())
@@ -219,7 +258,10 @@ fn link_in_the_way_does_not_lead_a_mount_elsewhere() {
         assert!(bind(&arena, sandbox.id, source.clone(), "/workspace/way/below", false).is_err(), "{target}");
     }
     let mounts = arena.shell(sandbox.id, "cat /proc/self/mountinfo").stdout;
-    assert!(!String::from_utf8_lossy(&mounts).contains(&source.file_name().unwrap().to_string_lossy().into_owned()));
+    assert!(
+        !String::from_utf8_lossy(&mounts)
+            .contains(&source.file_name().unwrap().to_string_lossy().into_owned())
+    );
     arena.unharmed();
 }
 
@@ -233,7 +275,8 @@ fn race_of_links_does_not_lead_a_mount_elsewhere() {
         let _ = bind(&arena, sandbox.id, source.clone(), "/workspace/way/below", true);
     }
     arena.end(sandbox.id, &attack);
-    let mounts = String::from_utf8_lossy(&arena.shell(sandbox.id, "cat /proc/self/mountinfo").stdout).into_owned();
+    let mounts =
+        String::from_utf8_lossy(&arena.shell(sandbox.id, "cat /proc/self/mountinfo").stdout).into_owned();
     for line in mounts.lines() {
         let point = line.split(' ').nth(4).unwrap_or_default();
         assert!(!point.starts_with("/etc/below"), "{line}");
@@ -248,7 +291,14 @@ fn mount_from_outside_of_what_is_mountable_is_refused() {
     let sandbox = arena.fresh(LimitRequest::default());
     let link = arena.shared().join(token());
     std::os::unix::fs::symlink("/etc", &link).expect("the directory is ours");
-    let sources = ["/etc".into(), "/".into(), "/root".into(), arena.data_directory(), arena.shared().join("../data"), link];
+    let sources = [
+        "/etc".into(),
+        "/".into(),
+        "/root".into(),
+        arena.data_directory(),
+        arena.shared().join("../data"),
+        link,
+    ];
     for source in sources {
         let shown = source.display().to_string();
         assert!(bind(&arena, sandbox.id, source, "/mnt/taken", true).is_err(), "{shown}");
@@ -262,7 +312,18 @@ fn mount_over_the_system_is_refused() {
     let Some(arena) = Arena::enter() else { return };
     let sandbox = arena.fresh(LimitRequest::default());
     let source = shared_directory(&arena);
-    for target in ["/", "/etc", "/usr/bin", "/proc", "/dev", "/tmp", "/home/agent", "/mnt", "/workspace/../etc", "/mnt/../etc"] {
+    for target in [
+        "/",
+        "/etc",
+        "/usr/bin",
+        "/proc",
+        "/dev",
+        "/tmp",
+        "/home/agent",
+        "/mnt",
+        "/workspace/../etc",
+        "/mnt/../etc",
+    ] {
         assert_eq!(bind(&arena, sandbox.id, source.clone(), target, true), Err(Kind::Invalid), "{target}");
     }
     arena.unharmed();
@@ -289,12 +350,13 @@ fn sandbox_cannot_write_files_of_root_through_a_mount() {
     let sandbox = arena.fresh(LimitRequest::default());
     let source = arena.shared().join(token());
     std::fs::create_dir(&source).expect("the directory is ours");
-    assert_eq!(bind(&arena, sandbox.id, source.clone(), "/mnt/of-root", false), Err(Kind::Denied));
+    assert_eq!(bind(&arena, sandbox.id, source, "/mnt/of-root", false), Err(Kind::Denied));
     // A file of root in a directory of the workload stays root's.
     let mixed = shared_directory(&arena);
     std::fs::write(mixed.join("of-root"), "precious").expect("the directory is ours");
     bind(&arena, sandbox.id, mixed.clone(), "/mnt/mixed", false).expect("it can be mounted");
-    let outcome = arena.shell(sandbox.id, "echo taken > /mnt/mixed/of-root; chmod 777 /mnt/mixed/of-root; true");
+    let outcome =
+        arena.shell(sandbox.id, "echo taken > /mnt/mixed/of-root; chmod 777 /mnt/mixed/of-root; true");
     assert_eq!(std::fs::read(mixed.join("of-root")).expect("it is there"), b"precious", "{outcome:?}");
 }
 
@@ -312,6 +374,7 @@ fn set_id_program_left_in_a_workspace_is_out_of_reach_on_the_host() {
     let planted = std::fs::metadata(workspace.join("set-id")).expect("it is on the disk of the host");
     assert_eq!(planted.uid(), 1000, "files have one canonical user on disk");
     let marked = planted.permissions().mode() & 0o6000 != 0;
-    let reachable = std::fs::metadata(arena.data_directory()).expect("it is there").permissions().mode() & 0o011 != 0;
+    let reachable =
+        std::fs::metadata(arena.data_directory()).expect("it is there").permissions().mode() & 0o011 != 0;
     assert!(!(marked && reachable), "any user of the host can run a program as user 1000");
 }

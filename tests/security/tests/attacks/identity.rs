@@ -71,7 +71,9 @@ fn sandbox_cannot_hide_flags_in_clone3() {
 fn sandbox_cannot_enter_namespaces() {
     let Some(arena) = Arena::enter() else { return };
     for name in ["user", "mnt", "pid", "net", "cgroup"] {
-        arena.attack_from(arena.attacker, &["enter-namespace", &format!("/proc/self/ns/{name}")]).refused(&[EPERM]);
+        arena
+            .attack_from(arena.attacker, &["enter-namespace", &format!("/proc/self/ns/{name}")])
+            .refused(&[EPERM]);
         let of_init = format!("/proc/1/ns/{name}");
         arena.attack_from(arena.attacker, &["enter-namespace", &of_init]).refused(&[EACCES, EPERM]);
     }
@@ -93,7 +95,10 @@ fn sandbox_cannot_gain_anything_from_a_set_id_program_of_its_own() {
     let Some(arena) = Arena::enter() else { return };
     for place in ["/workspace/set-id", "/tmp/set-id", "/dev/shm/set-id", "/home/agent/set-id"] {
         let who = arena.attack_from(arena.attacker, &["set-id-copy", place]).saw().to_owned();
-        assert_eq!(who, "Uid: 1000 1000 1000 1000; Gid: 1000 1000 1000 1000; CapEff: 0000000000000000; NoNewPrivs: 1");
+        assert_eq!(
+            who,
+            "Uid: 1000 1000 1000 1000; Gid: 1000 1000 1000 1000; CapEff: 0000000000000000; NoNewPrivs: 1"
+        );
     }
     arena.unharmed();
 }
@@ -139,7 +144,9 @@ fn file_api_makes_no_set_id_programs() {
 fn file_api_acts_as_the_workload_and_not_as_pid_1() {
     let Some(arena) = Arena::enter() else { return };
     let guest = arena.guest(arena.attacker);
-    arena.wait(guest.write_file("/workspace/by-api", b"x", WriteFile::default())).expect("a file can be written");
+    arena
+        .wait(guest.write_file("/workspace/by-api", b"x", WriteFile::default()))
+        .expect("a file can be written");
     let owner = arena.shell(arena.attacker, "stat -c %u:%g /workspace/by-api; chmod 000 /workspace/by-api");
     assert_eq!(String::from_utf8_lossy(&owner.stdout), "1000:1000\n");
     let read = arena.wait(guest.read_file("/workspace/by-api", None, 16));

@@ -72,9 +72,25 @@ fn sandbox_cannot_read_the_log_of_the_kernel() {
 fn sandbox_cannot_read_what_proc_tells_of_the_host() {
     let Some(arena) = Arena::enter() else { return };
     let files = [
-        "cmdline", "partitions", "diskstats", "swaps", "slabinfo", "interrupts", "softirqs", "ioports", "keys",
-        "key-users", "kpagecount", "kpageflags", "kpagecgroup", "config.gz", "mdstat", "sched_debug", "latency_stats",
-        "bootconfig", "pagetypeinfo",
+        "cmdline",
+        "partitions",
+        "diskstats",
+        "swaps",
+        "slabinfo",
+        "interrupts",
+        "softirqs",
+        "ioports",
+        "keys",
+        "key-users",
+        "kpagecount",
+        "kpageflags",
+        "kpagecgroup",
+        "config.gz",
+        "mdstat",
+        "sched_debug",
+        "latency_stats",
+        "bootconfig",
+        "pagetypeinfo",
     ];
     for name in files {
         arena.attack_from(arena.attacker, &["read", &format!("/proc/{name}")]).nothing();
@@ -90,7 +106,9 @@ fn sandbox_cannot_set_triggers_on_the_pressure_of_the_host() {
     let Some(arena) = Arena::enter() else { return };
     for name in ["cpu", "io", "memory"] {
         let path = format!("/proc/pressure/{name}");
-        arena.attack_from(arena.attacker, &["pressure-trigger", &path]).refused(&[EROFS, EACCES, EPERM, ENOENT]);
+        arena
+            .attack_from(arena.attacker, &["pressure-trigger", &path])
+            .refused(&[EROFS, EACCES, EPERM, ENOENT]);
     }
     arena.unharmed();
 }

@@ -34,7 +34,9 @@ fn sandbox_cannot_mount_a_second_proc_without_covers() {
 #[test]
 fn sandbox_cannot_mount_the_file_systems_of_the_kernel() {
     let Some(arena) = Arena::enter() else { return };
-    for kind in ["sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "bpf", "binfmt_misc", "mqueue"] {
+    for kind in
+        ["sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "bpf", "binfmt_misc", "mqueue"]
+    {
         arena.attack_from(arena.attacker, &["mount-type", kind, "/workspace"]).refused(&[EPERM]);
     }
     arena.unharmed();
@@ -114,8 +116,26 @@ fn sandbox_cannot_see_directories_of_the_host() {
     assert_eq!(arena.attack(&["find-name", "marker-of-the-host"]).saw(), "");
     let root = arena.attack(&["list", "/"]).saw().to_owned();
     let allowed = [
-        ".cubicle", "bin", "dev", "etc", "gnu", "home", "lib", "lib32", "lib64", "libx32", "mnt", "nix", "proc", "run",
-        "sbin", "sys", "tmp", "usr", "var", "workspace",
+        ".cubicle",
+        "bin",
+        "dev",
+        "etc",
+        "gnu",
+        "home",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "mnt",
+        "nix",
+        "proc",
+        "run",
+        "sbin",
+        "sys",
+        "tmp",
+        "usr",
+        "var",
+        "workspace",
     ];
     for name in root.split(' ') {
         assert!(allowed.contains(&name), "/{name} of the host shows in the sandbox");
@@ -140,9 +160,22 @@ fn sandbox_cannot_find_what_its_making_needed() {
 fn sandbox_cannot_write_to_its_root() {
     let Some(arena) = Arena::enter() else { return };
     let paths = [
-        "/intruder", "/usr/intruder", "/usr/bin/intruder", "/usr/lib/intruder", "/etc/intruder", "/bin/intruder",
-        "/.cubicle/intruder", "/.cubicle/empty/directory/intruder", "/dev/intruder", "/proc/intruder", "/sys/intruder",
-        "/run/intruder", "/var/intruder", "/var/lib/intruder", "/home/intruder", "/etc/ssl/certs/intruder",
+        "/intruder",
+        "/usr/intruder",
+        "/usr/bin/intruder",
+        "/usr/lib/intruder",
+        "/etc/intruder",
+        "/bin/intruder",
+        "/.cubicle/intruder",
+        "/.cubicle/empty/directory/intruder",
+        "/dev/intruder",
+        "/proc/intruder",
+        "/sys/intruder",
+        "/run/intruder",
+        "/var/intruder",
+        "/var/lib/intruder",
+        "/home/intruder",
+        "/etc/ssl/certs/intruder",
     ];
     let arguments: Vec<&str> = std::iter::once("create").chain(paths).collect();
     arena.attack(&arguments).refused(&[Errno::ROFS.raw_os_error()]);

@@ -56,7 +56,8 @@ fn two_instances_have_no_user_in_common() {
     let Some(arena) = Arena::enter_as_root() else { return };
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let (other, place) = arena.wait(async {
-        let other = LocalBackend::open(Options::new(directory.path().join("data"))).await.expect("a second instance");
+        let other =
+            LocalBackend::open(Options::new(directory.path().join("data"))).await.expect("a second instance");
         let place = placement(fresh_id());
         other.ensure(&place).await.expect("a sandbox can be made");
         (other, place)
@@ -71,7 +72,9 @@ fn two_instances_have_no_user_in_common() {
 fn instance_cannot_touch_sandboxes_of_another_instance() {
     let Some(arena) = Arena::enter() else { return };
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let other = arena.wait(LocalBackend::open(Options::new(directory.path().join("data")))).expect("a second instance");
+    let other = arena
+        .wait(LocalBackend::open(Options::new(directory.path().join("data"))))
+        .expect("a second instance");
     arena.wait(other.destroy(arena.attacker)).expect("what is absent is destroyed");
     arena.wait(other.gc()).expect("a sweep");
     assert!(arena.wait(other.observe(arena.attacker)).expect("it can be looked for").is_none());
@@ -84,7 +87,10 @@ fn sandbox_cannot_read_what_the_one_before_it_left() {
     let Some(arena) = Arena::enter() else { return };
     let token = token();
     let before = arena.fresh(Default::default());
-    arena.shell(before.id, &format!("for d in /workspace /tmp /dev/shm /home/agent; do echo {token} > $d/{token}; done"));
+    arena.shell(
+        before.id,
+        &format!("for d in /workspace /tmp /dev/shm /home/agent; do echo {token} > $d/{token}; done"),
+    );
     drop(before);
     let after = arena.fresh(Default::default());
     assert_eq!(after.attack(&["find-name", &token]).saw(), "");
@@ -103,7 +109,13 @@ fn sandbox_cannot_be_reached_with_the_key_of_another() {
     };
     let guest = cubicle_guest::client::Guest::new(connect, key, attacker, |buffer| buffer.fill(7));
     let refused = arena.wait(guest.health()).expect_err("a wrong key is refused");
-    assert!(matches!(refused, cubicle_guest::client::ClientError::Hello(_) | cubicle_guest::client::ClientError::Unavailable(_)), "{refused:?}");
+    assert!(
+        matches!(
+            refused,
+            cubicle_guest::client::ClientError::Hello(_) | cubicle_guest::client::ClientError::Unavailable(_)
+        ),
+        "{refused:?}"
+    );
     arena.unharmed();
 }
 

@@ -87,7 +87,9 @@ fn sandbox_cannot_connect_to_named_sockets_of_the_host() {
     listener.set_nonblocking(true).expect("the socket is ours");
     let path = path.display().to_string();
     arena.attack(&["connect-path", &path]).refused(&[Errno::NOENT.raw_os_error()]);
-    for known in ["/run/docker.sock", "/var/run/docker.sock", "/run/systemd/private", "/run/dbus/system_bus_socket"] {
+    for known in
+        ["/run/docker.sock", "/var/run/docker.sock", "/run/systemd/private", "/run/dbus/system_bus_socket"]
+    {
         arena.attack_from(arena.attacker, &["connect-path", known]).refused(&[Errno::NOENT.raw_os_error()]);
     }
     assert!(listener.accept().is_err(), "somebody connected");

@@ -22,9 +22,12 @@ fn refusal_never_carries_terminal_escapes() {
     let Some(arena) = Arena::enter() else { return };
     let program = "/workspace/\u{1b}]0;owned\u{7}\u{1b}[2J";
     let spec = ExecSpec::new(Command::Argv(vec![program.into()]));
-    let refusal = arena.wait(arena.guest(arena.attacker).run(&spec, OutputLimits::default())).expect_err("it is not there");
+    let refusal = arena
+        .wait(arena.guest(arena.attacker).run(&spec, OutputLimits::default()))
+        .expect_err("it is not there");
     assert!(!refusal.to_string().chars().any(char::is_control), "{refusal:?}");
-    let refusal = arena.wait(arena.guest(arena.attacker).read_file(program, None, 16)).expect_err("it is not there");
+    let refusal =
+        arena.wait(arena.guest(arena.attacker).read_file(program, None, 16)).expect_err("it is not there");
     assert!(!refusal.to_string().chars().any(char::is_control), "{refusal:?}");
 }
 

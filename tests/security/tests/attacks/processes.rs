@@ -82,8 +82,11 @@ fn sandbox_cannot_stop_pid_1_by_stopping_what_it_starts() {
     for _ in 0..20 {
         // A program may be stopped before it says anything, but pid 1 has to stay reachable.
         let spec = cubicle_model::ExecSpec::new(cubicle_model::Command::Argv(vec!["/bin/true".into()]));
-        let _ = arena.wait(async { tokio::time::timeout(std::time::Duration::from_secs(10), guest.exec_in_background(&spec)).await });
-        let health = arena.wait(async { tokio::time::timeout(std::time::Duration::from_secs(10), guest.health()).await });
+        let _ = arena.wait(async {
+            tokio::time::timeout(std::time::Duration::from_secs(10), guest.exec_in_background(&spec)).await
+        });
+        let health = arena
+            .wait(async { tokio::time::timeout(std::time::Duration::from_secs(10), guest.health()).await });
         assert!(matches!(health, Ok(Ok(_))), "pid 1 does not answer any more: {health:?}");
     }
     arena.end(sandbox.id, &attack);
@@ -161,7 +164,8 @@ fn sandbox_cannot_see_processes_of_the_host() {
     let Some(arena) = Arena::enter() else { return };
     let sandbox = arena.fresh(LimitRequest::default());
     let seen = sandbox.attack(&["processes"]).saw().to_owned();
-    let names: Vec<&str> = seen.split(' ').filter_map(|entry| entry.split_once(':')).map(|(_, name)| name).collect();
+    let names: Vec<&str> =
+        seen.split(' ').filter_map(|entry| entry.split_once(':')).map(|(_, name)| name).collect();
     assert_eq!(names.len(), 2, "{seen}");
     assert!(names.contains(&"intruder"), "{seen}");
 }

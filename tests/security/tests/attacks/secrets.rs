@@ -9,7 +9,10 @@ const ALONE: &str = "secrets::secret_of_the_caller_is_nowhere_inside";
 
 #[test]
 fn secret_of_the_caller_is_nowhere_inside() {
-    #[expect(clippy::disallowed_methods, reason = "the test puts a secret into the environment to look for it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the test puts a secret into the environment to look for it"
+    )]
     let secret = std::env::var(VARIABLE);
     let Ok(secret) = secret else { return with_a_secret() };
     let Some(arena) = Arena::enter() else { return };
@@ -24,7 +27,10 @@ fn secret_of_the_caller_is_nowhere_inside() {
 fn with_a_secret() {
     let own = std::env::current_exe().expect("this program has a path");
     #[expect(clippy::disallowed_methods, reason = "only a new process can have another environment")]
-    let run = std::process::Command::new(own).args(["--exact", ALONE, "--nocapture"]).env(VARIABLE, token()).output();
+    let run = std::process::Command::new(own)
+        .args(["--exact", ALONE, "--nocapture"])
+        .env(VARIABLE, token())
+        .output();
     let run = run.expect("this program can be started");
     let shown = String::from_utf8_lossy(&run.stderr);
     if let Some(line) = shown.lines().find(|line| line.starts_with("skipped:")) {
@@ -38,8 +44,19 @@ fn sandbox_has_an_environment_of_its_own() {
     let Some(arena) = Arena::enter() else { return };
     let names = arena.attack(&["environment"]).saw().to_owned();
     let own = [
-        "HOME", "LANG", "LOGNAME", "PATH", "PIP_BREAK_SYSTEM_PACKAGES", "PIP_CACHE_DIR", "PIP_USER", "PYTHONUSERBASE",
-        "SHELL", "TMPDIR", "USER", "XDG_CACHE_HOME", "npm_config_cache",
+        "HOME",
+        "LANG",
+        "LOGNAME",
+        "PATH",
+        "PIP_BREAK_SYSTEM_PACKAGES",
+        "PIP_CACHE_DIR",
+        "PIP_USER",
+        "PYTHONUSERBASE",
+        "SHELL",
+        "TMPDIR",
+        "USER",
+        "XDG_CACHE_HOME",
+        "npm_config_cache",
     ];
     for name in names.split(' ') {
         assert!(own.contains(&name), "{name} came from outside");
@@ -50,13 +67,36 @@ fn sandbox_has_an_environment_of_its_own() {
 fn sandbox_has_no_users_keys_or_machine_id_of_the_host() {
     let Some(arena) = Arena::enter() else { return };
     let absent = [
-        "shadow", "gshadow", "machine-id", "sudoers", "sudoers.d", "ssh", "ssl/private", "subuid", "subgid", "crontab",
-        "fstab", "cubicle", "security", "pam.d", "NetworkManager", "kubernetes", "docker", "krb5.keytab", "passwd-",
-        "shadow-", "hosts.allow", "exports", "systemd", "letsencrypt",
+        "shadow",
+        "gshadow",
+        "machine-id",
+        "sudoers",
+        "sudoers.d",
+        "ssh",
+        "ssl/private",
+        "subuid",
+        "subgid",
+        "crontab",
+        "fstab",
+        "cubicle",
+        "security",
+        "pam.d",
+        "NetworkManager",
+        "kubernetes",
+        "docker",
+        "krb5.keytab",
+        "passwd-",
+        "shadow-",
+        "hosts.allow",
+        "exports",
+        "systemd",
+        "letsencrypt",
     ];
     for name in absent {
         let path = format!("/etc/{name}");
-        arena.attack_from(arena.attacker, &["read", &path]).refused(&[rustix::io::Errno::NOENT.raw_os_error()]);
+        arena
+            .attack_from(arena.attacker, &["read", &path])
+            .refused(&[rustix::io::Errno::NOENT.raw_os_error()]);
     }
     let users = arena.attack(&["read", "/etc/passwd"]).saw().to_owned();
     let names: Vec<&str> = users.lines().filter_map(|line| line.split(':').next()).collect();

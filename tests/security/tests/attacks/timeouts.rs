@@ -42,9 +42,8 @@ fn sandbox_cannot_outlive_a_timeout_by_ending_its_first_thread() {
     let guest = sandbox.guest();
     let spec = ExecSpec { timeout_seconds: Some(0.7), ..intruder(&["headless", &token]) };
     let started = arena.wait(guest.exec_in_background(&spec)).expect("the attack starts");
-    let status = arena.wait(async {
-        tokio::time::timeout(Duration::from_secs(10), guest.wait(started.exec_id)).await
-    });
+    let status = arena
+        .wait(async { tokio::time::timeout(Duration::from_secs(10), guest.wait(started.exec_id)).await });
     assert!(status.is_ok(), "the exec was not ended by its timeout");
     assert_eq!(arena.shell(sandbox.id, "cat /proc/[0-9]*/comm | grep -c intruder; true").stdout, b"0\n");
 }
@@ -54,7 +53,8 @@ fn sandbox_cannot_fork_away_from_an_end() {
     let Some(arena) = Arena::enter() else { return };
     let sandbox = arena.fresh(LimitRequest { pids: Some(64), ..LimitRequest::default() });
     let guest = sandbox.guest();
-    let started = arena.wait(guest.exec_in_background(&intruder(&["endless-fork-bomb"]))).expect("the attack starts");
+    let started =
+        arena.wait(guest.exec_in_background(&intruder(&["endless-fork-bomb"]))).expect("the attack starts");
     std::thread::sleep(Duration::from_millis(200));
     arena.wait(guest.end(started.exec_id, Some(Duration::ZERO))).expect("a fork bomb can be ended");
     until("the bomb is gone", || {
@@ -83,7 +83,9 @@ fn destroyed_sandbox_leaves_no_process() {
     let token = token();
     let sandbox = arena.fresh(LimitRequest::default());
     for attack in ["daemon", "sibling"] {
-        arena.wait(sandbox.guest().exec_in_background(&intruder(&[attack, &token]))).expect("the attack starts");
+        arena
+            .wait(sandbox.guest().exec_in_background(&intruder(&[attack, &token])))
+            .expect("the attack starts");
     }
     until("the attacks run", || host_processes(&token).len() >= 2);
     drop(sandbox);

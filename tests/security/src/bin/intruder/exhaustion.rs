@@ -28,8 +28,10 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             Ok(format!("{count} {refused}"))
         }
         ("endless-fork-bomb", []) => loop {
-            let _ = fork(|| loop {
-                let _ = fork(|| 0);
+            let _ = fork(|| {
+                loop {
+                    let _ = fork(|| 0);
+                }
             });
         },
         ("memory-bomb", []) => {
@@ -89,7 +91,10 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             let path = text("/dev/ptmx");
             let mut count = 0;
             let refused = loop {
-                match call(libc::SYS_open, &[path.as_ptr() as usize, (libc::O_RDWR | libc::O_NOCTTY) as usize]) {
+                match call(
+                    libc::SYS_open,
+                    &[path.as_ptr() as usize, (libc::O_RDWR | libc::O_NOCTTY) as usize],
+                ) {
                     Ok(_) => count += 1,
                     Err(errno) => break errno,
                 }
@@ -102,7 +107,8 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
         ("deep-directories", [depth]) => {
             let depth: usize = depth.parse().ok()?;
             let name = "a-directory-with-quite-a-long-name";
-            let made = (0..depth).take_while(|_| std::fs::create_dir(name).is_ok() && std::env::set_current_dir(name).is_ok());
+            let made = (0..depth)
+                .take_while(|_| std::fs::create_dir(name).is_ok() && std::env::set_current_dir(name).is_ok());
             Ok(made.count().to_string())
         }
         ("shout", [bytes]) => {

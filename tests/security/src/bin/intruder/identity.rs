@@ -81,7 +81,10 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             // Version 2, effective, every capability.
             let value: [u32; 5] = [0x0200_0001, u32::MAX, 0, u32::MAX, 0];
             let (path, name) = (text(place), text("security.capability"));
-            done(call(libc::SYS_setxattr, &[path.as_ptr() as usize, name.as_ptr() as usize, address(&value), 20, 0]))
+            done(call(
+                libc::SYS_setxattr,
+                &[path.as_ptr() as usize, name.as_ptr() as usize, address(&value), 20, 0],
+            ))
         }
         ("give-away", [place]) => {
             let _ = std::fs::write(place, "");

@@ -1,7 +1,13 @@
 //! Talking to the kernel, and attacks on the kernel itself.
 
-#![allow(unsafe_code, reason = "attacks need system calls that no library offers, with arguments that none would pass")]
-#![allow(clippy::undocumented_unsafe_blocks, reason = "this module is one exception, explained at its three blocks")]
+#![allow(
+    unsafe_code,
+    reason = "attacks need system calls that no library offers, with arguments that none would pass"
+)]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "this module is one exception, explained at its three blocks"
+)]
 
 use std::ffi::CString;
 use std::io;
@@ -110,13 +116,16 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
         "keys" => {
             let (kind, description, payload) = (text("user"), text("intruder"), *b"secret");
             first_gain(&[
-                (libc::SYS_add_key, &[
-                    kind.as_ptr() as usize,
-                    description.as_ptr() as usize,
-                    address(&payload),
-                    6,
-                    (-3i32) as usize,
-                ]),
+                (
+                    libc::SYS_add_key,
+                    &[
+                        kind.as_ptr() as usize,
+                        description.as_ptr() as usize,
+                        address(&payload),
+                        6,
+                        (-3i32) as usize,
+                    ],
+                ),
                 (libc::SYS_request_key, &[kind.as_ptr() as usize, description.as_ptr() as usize, 0, 0]),
                 (libc::SYS_keyctl, &[0, (-4i32) as usize, 1]),
             ])
@@ -196,10 +205,9 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             (libc::SYS_vhangup, &[]),
             (libc::SYS_lookup_dcookie, &[0, 0, 0]),
         ]),
-        "fanotify" => first_gain(&[
-            (libc::SYS_fanotify_init, &[0, 0]),
-            (libc::SYS_fanotify_mark, &[0, 1, 2, 0, 0]),
-        ]),
+        "fanotify" => {
+            first_gain(&[(libc::SYS_fanotify_init, &[0, 0]), (libc::SYS_fanotify_mark, &[0, 1, 2, 0, 0])])
+        }
         "x32-call" => done(call(0x4000_0000 | libc::SYS_getpid, &[])),
         "32-bit-call" => Ok(call_32_bit(20).to_string()),
         "future-calls" => {

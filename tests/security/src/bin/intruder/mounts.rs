@@ -7,13 +7,10 @@ use crate::kernel::{address, call, done, text};
 
 fn mount(source: &str, target: &str, kind: &str, flags: libc::c_ulong) -> Outcome {
     let (source, target, kind) = (text(source), text(target), text(kind));
-    done(call(libc::SYS_mount, &[
-        source.as_ptr() as usize,
-        target.as_ptr() as usize,
-        kind.as_ptr() as usize,
-        flags as usize,
-        0,
-    ]))
+    done(call(
+        libc::SYS_mount,
+        &[source.as_ptr() as usize, target.as_ptr() as usize, kind.as_ptr() as usize, flags as usize, 0],
+    ))
 }
 
 pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
@@ -43,7 +40,8 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
         }
         ("new-mount-calls", [target]) => {
             let (kind, target, root) = (text("tmpfs"), text(target), text("/"));
-            let (kind, target, root) = (kind.as_ptr() as usize, target.as_ptr() as usize, root.as_ptr() as usize);
+            let (kind, target, root) =
+                (kind.as_ptr() as usize, target.as_ptr() as usize, root.as_ptr() as usize);
             let attributes = [0u64; 4];
             let calls: [(&str, libc::c_long, [usize; 5]); 8] = [
                 ("fsopen", libc::SYS_fsopen, [kind, 0, 0, 0, 0]),
@@ -67,11 +65,15 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
         ("file-handles", []) => {
             let (path, handle, mut mount) = (text("/usr"), [128u32, 0, 0, 0, 0, 0, 0, 0], 0u32);
             let pointer = path.as_ptr() as usize;
-            let named = call(libc::SYS_name_to_handle_at, &[at_cwd, pointer, address(&handle), (&raw mut mount) as usize, 0]);
+            let named = call(
+                libc::SYS_name_to_handle_at,
+                &[at_cwd, pointer, address(&handle), (&raw mut mount) as usize, 0],
+            );
             // The handle of an ext4 root directory: inode 2. This is how containers were left once.
             let root = [8u32, 1, 2, 0];
             let here = std::fs::File::open("/usr").map_or(0, |file| {
-                let opened = call(libc::SYS_open_by_handle_at, &[file.as_raw_fd() as usize, address(&root), 0]);
+                let opened =
+                    call(libc::SYS_open_by_handle_at, &[file.as_raw_fd() as usize, address(&root), 0]);
                 opened.err().unwrap_or(0)
             });
             match (named, here) {

@@ -17,21 +17,28 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
     Some(match (name, arguments) {
         ("connect", [to]) => {
             let to: SocketAddr = to.parse().ok()?;
-            TcpStream::connect_timeout(&to, Duration::from_secs(2)).map(|_| "connected".into()).map_err(|error| match error.kind() {
-                std::io::ErrorKind::TimedOut => libc::ETIMEDOUT,
-                _ => number(&error),
-            })
+            TcpStream::connect_timeout(&to, Duration::from_secs(2)).map(|_| "connected".into()).map_err(
+                |error| match error.kind() {
+                    std::io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+                    _ => number(&error),
+                },
+            )
         }
         ("send", [to]) => {
             let to: SocketAddr = to.parse().ok()?;
             let from = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            UdpSocket::bind(from).and_then(|socket| socket.send_to(b"x", to)).map(|_| "sent".into()).map_err(|error| number(&error))
+            UdpSocket::bind(from)
+                .and_then(|socket| socket.send_to(b"x", to))
+                .map(|_| "sent".into())
+                .map_err(|error| number(&error))
         }
         ("connect-abstract", [name]) => {
             let to = UnixAddress::from_abstract_name(name.as_bytes()).ok()?;
             UnixStream::connect_addr(&to).map(|_| "connected".into()).map_err(|error| number(&error))
         }
-        ("connect-path", [path]) => UnixStream::connect(path).map(|_| "connected".into()).map_err(|error| number(&error)),
+        ("connect-path", [path]) => {
+            UnixStream::connect(path).map(|_| "connected".into()).map_err(|error| number(&error))
+        }
         ("listen-abstract", [name]) => {
             let at = UnixAddress::from_abstract_name(name.as_bytes()).ok()?;
             let listener = UnixListener::bind_addr(&at).ok()?;
@@ -62,19 +69,36 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
         ("families-by-pair", []) => families(libc::SYS_socketpair),
         ("devices", []) => {
             let text = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
-            Ok(text.lines().skip(2).filter_map(|line| line.split(':').next()).map(str::trim).collect::<Vec<_>>().join(" "))
+            Ok(text
+                .lines()
+                .skip(2)
+                .filter_map(|line| line.split(':').next())
+                .map(str::trim)
+                .collect::<Vec<_>>()
+                .join(" "))
         }
-        ("routes", []) => Ok(std::fs::read_to_string("/proc/net/route").unwrap_or_default().lines().skip(1).collect()),
+        ("routes", []) => {
+            Ok(std::fs::read_to_string("/proc/net/route").unwrap_or_default().lines().skip(1).collect())
+        }
         ("named-sockets", []) => {
             let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-            Ok(text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(7)).collect::<Vec<_>>().join(" "))
+            Ok(text
+                .lines()
+                .skip(1)
+                .filter_map(|line| line.split_whitespace().nth(7))
+                .collect::<Vec<_>>()
+                .join(" "))
         }
         ("make-device", []) => make_device(),
         ("switch-off-loopback", []) => {
             let socket = call(libc::SYS_socket, &[libc::AF_INET as usize, libc::SOCK_DGRAM as usize, 0]);
             let mut request = [0u8; 40];
             request[..2].copy_from_slice(b"lo");
-            socket.and_then(|socket| call(libc::SYS_ioctl, &[socket as usize, libc::SIOCSIFFLAGS as usize, address(&request)])).map(|_| "off".into())
+            socket
+                .and_then(|socket| {
+                    call(libc::SYS_ioctl, &[socket as usize, libc::SIOCSIFFLAGS as usize, address(&request)])
+                })
+                .map(|_| "off".into())
         }
         ("firewall", []) => {
             let socket = call(libc::SYS_socket, &[libc::AF_INET as usize, libc::SOCK_STREAM as usize, 0]);
@@ -82,8 +106,13 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             const GET_INFO: usize = 64;
             const SET_REPLACE: usize = 64;
             let tried = socket.and_then(|socket| {
-                call(libc::SYS_getsockopt, &[socket as usize, 0, GET_INFO, address(&buffer), address(&length)])
-                    .or_else(|_| call(libc::SYS_setsockopt, &[socket as usize, 0, SET_REPLACE, address(&buffer), 84]))
+                call(
+                    libc::SYS_getsockopt,
+                    &[socket as usize, 0, GET_INFO, address(&buffer), address(&length)],
+                )
+                .or_else(|_| {
+                    call(libc::SYS_setsockopt, &[socket as usize, 0, SET_REPLACE, address(&buffer), 84])
+                })
             });
             done(tried)
         }
@@ -95,7 +124,9 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
 fn families(how: libc::c_long) -> Outcome {
     let mut pair = [0i32; 2];
     let mut reached = Vec::new();
-    let others = (0..50usize).filter(|family| ![libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].contains(&(*family as i32)));
+    let others = (0..50usize).filter(|family| {
+        ![libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].contains(&(*family as i32))
+    });
     let netlinks = (1..24usize).map(|protocol| (libc::AF_NETLINK as usize, protocol));
     for (family, protocol) in others.map(|family| (family, 0)).chain(netlinks) {
         for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET] {

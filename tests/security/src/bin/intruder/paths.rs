@@ -16,8 +16,9 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
     Some(match (name, arguments) {
         ("read", [path]) => read(path),
         ("list", [path]) => fs::read_dir(path).map_err(number).map(|entries| {
-            let mut names: Vec<String> =
-                entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
+            let mut names: Vec<String> = entries
+                .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+                .collect();
             names.sort();
             names.join(" ")
         }),
@@ -44,7 +45,8 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
         ("link", [from, to]) => fs::hard_link(from, to).map(|()| "linked".into()).map_err(number),
         ("devices", [place]) => {
             // The first disk, the memory of the kernel, and the null device.
-            let nodes = [("block", 0o060_666, 0xfe00usize), ("mem", 0o020_666, 0x0101), ("null", 0o020_666, 0x0103)];
+            let nodes =
+                [("block", 0o060_666, 0xfe00usize), ("mem", 0o020_666, 0x0101), ("null", 0o020_666, 0x0103)];
             let made: Vec<&str> = nodes
                 .iter()
                 .filter(|(name, mode, device)| {
@@ -88,7 +90,9 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             let request = [64i32, 8, 0, 0];
             const ADD: usize = 0x4008_5203;
             let device = File::open("/dev/urandom").map_err(number);
-            device.and_then(|device| done(call(libc::SYS_ioctl, &[device.as_raw_fd() as usize, ADD, address(&request)])))
+            device.and_then(|device| {
+                done(call(libc::SYS_ioctl, &[device.as_raw_fd() as usize, ADD, address(&request)]))
+            })
         }
         ("pressure-trigger", [path]) => OpenOptions::new()
             .read(true)
@@ -151,6 +155,9 @@ fn exchange(one: &std::ffi::CStr, other: &std::ffi::CStr) -> Outcome {
     let here = libc::AT_FDCWD as usize;
     const EXCHANGE: usize = 2;
     loop {
-        let _ = call(libc::SYS_renameat2, &[here, one.as_ptr() as usize, here, other.as_ptr() as usize, EXCHANGE]);
+        let _ = call(
+            libc::SYS_renameat2,
+            &[here, one.as_ptr() as usize, here, other.as_ptr() as usize, EXCHANGE],
+        );
     }
 }

@@ -27,7 +27,8 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             let pid: usize = pid.parse().ok()?;
             match call(libc::SYS_pidfd_open, &[pid, 0]) {
                 Ok(process) => {
-                    let taken = (0..16).find(|number| call(libc::SYS_pidfd_getfd, &[process as usize, *number, 0]).is_ok());
+                    let taken = (0..16)
+                        .find(|number| call(libc::SYS_pidfd_getfd, &[process as usize, *number, 0]).is_ok());
                     taken.map(|number| number.to_string()).ok_or(libc::EPERM)
                 }
                 Err(errno) => Err(errno),
@@ -68,7 +69,9 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             let none: [u64; 2] = [0, 0];
             // Files, processor time, descriptors, processes: each would blind or end the one it is set for.
             let resources = [("fsize", 1), ("nofile", 7), ("nproc", 6), ("as", 9)];
-            let set = resources.iter().find(|(_, number)| call(libc::SYS_prlimit64, &[pid, *number, address(&none), 0]).is_ok());
+            let set = resources
+                .iter()
+                .find(|(_, number)| call(libc::SYS_prlimit64, &[pid, *number, address(&none), 0]).is_ok());
             set.map(|(name, _)| (*name).into()).ok_or(libc::EPERM)
         }
         ("priority-of", [pid]) => {
@@ -80,7 +83,8 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
                 ("policy", call(libc::SYS_sched_setscheduler, &[pid, idle, address(&none)])),
                 ("io", call(libc::SYS_ioprio_set, &[1, pid, 3 << 13])),
             ];
-            let changed: Vec<&str> = changes.iter().filter(|(_, done)| done.is_ok()).map(|(name, _)| *name).collect();
+            let changed: Vec<&str> =
+                changes.iter().filter(|(_, done)| done.is_ok()).map(|(name, _)| *name).collect();
             if changed.is_empty() { Err(libc::EPERM) } else { Ok(changed.join(", ")) }
         }
         ("own-priority", []) => {
@@ -91,20 +95,28 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
                 ("round robin", call(libc::SYS_sched_setscheduler, &[0, 2, address(&first)])),
                 ("io", call(libc::SYS_ioprio_set, &[1, 0, 1 << 13])),
             ];
-            let changed: Vec<&str> = changes.iter().filter(|(_, done)| done.is_ok()).map(|(name, _)| *name).collect();
+            let changed: Vec<&str> =
+                changes.iter().filter(|(_, done)| done.is_ok()).map(|(name, _)| *name).collect();
             if changed.is_empty() { Err(libc::EPERM) } else { Ok(changed.join(", ")) }
         }
         ("change-tag", []) => change_tag(),
         ("raise-limits", []) => {
             let most = [u64::MAX, u64::MAX];
-            let raised: Vec<String> = [("nofile", 7usize), ("core", 4), ("memlock", 8), ("rtprio", 14), ("nice", 13), ("msgqueue", 12)]
-                .iter()
-                .filter(|(_, number)| {
-                    call(libc::SYS_prlimit64, &[0, *number, address(&most), 0]).is_ok()
-                        || call(libc::SYS_setrlimit, &[*number, address(&most)]).is_ok()
-                })
-                .map(|(name, _)| (*name).to_owned())
-                .collect();
+            let raised: Vec<String> = [
+                ("nofile", 7usize),
+                ("core", 4),
+                ("memlock", 8),
+                ("rtprio", 14),
+                ("nice", 13),
+                ("msgqueue", 12),
+            ]
+            .iter()
+            .filter(|(_, number)| {
+                call(libc::SYS_prlimit64, &[0, *number, address(&most), 0]).is_ok()
+                    || call(libc::SYS_setrlimit, &[*number, address(&most)]).is_ok()
+            })
+            .map(|(name, _)| (*name).to_owned())
+            .collect();
             if raised.is_empty() { Err(libc::EPERM) } else { Ok(raised.join(", ")) }
         }
         ("lock-memory", [bytes]) => {
@@ -142,7 +154,7 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
         }
         // The first thread ends and another one stays: the process then looks dead to a careless look at /proc.
         ("headless", [_token]) => {
-            std::thread::spawn(|| live_on::<()>());
+            std::thread::spawn(live_on::<()>);
             let _ = call(libc::SYS_exit, &[0]);
             Err(0)
         }
@@ -194,9 +206,9 @@ fn other_memory(pid: usize) -> Outcome {
     // An address that both programs have, when they are the same one.
     let there = [address(&HERE), 16];
     let calls = [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
-    let reached = calls.iter().find(|number| {
-        call(**number, &[pid, address(&here), 1, address(&there), 1, 0]) != Err(libc::EPERM)
-    });
+    let reached = calls
+        .iter()
+        .find(|number| call(**number, &[pid, address(&here), 1, address(&there), 1, 0]) != Err(libc::EPERM));
     std::hint::black_box(buffer);
     reached.map(|number| number.to_string()).ok_or(libc::EPERM)
 }
@@ -224,10 +236,15 @@ fn change_tag() -> Outcome {
             call(libc::SYS_prlimit64, &[parent, LOCKS, value, 0]),
             call(libc::SYS_prlimit64, &[0, LOCKS, value, 0, usize::MAX, usize::MAX]),
         ];
-        accepted.extend(tries.iter().enumerate().filter(|(_, done)| done.is_ok()).map(|(at, _)| at.to_string()));
+        accepted
+            .extend(tries.iter().enumerate().filter(|(_, done)| done.is_ok()).map(|(at, _)| at.to_string()));
     }
     let after = tag();
-    if accepted.is_empty() && before == after { Err(libc::EPERM) } else { Ok(format!("{accepted:?}: {before} → {after}")) }
+    if accepted.is_empty() && before == after {
+        Err(libc::EPERM)
+    } else {
+        Ok(format!("{accepted:?}: {before} → {after}"))
+    }
 }
 
 fn ignore_polite_signals() {

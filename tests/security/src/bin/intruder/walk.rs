@@ -17,9 +17,9 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             path.file_name().is_some_and(|found| names.iter().any(|name| found == *name))
         })),
         ("find-sockets", []) => Ok(find(|_, metadata| metadata.file_type().is_socket())),
-        ("find-devices", []) => {
-            Ok(find(|_, metadata| metadata.file_type().is_char_device() || metadata.file_type().is_block_device()))
-        }
+        ("find-devices", []) => Ok(find(|_, metadata| {
+            metadata.file_type().is_char_device() || metadata.file_type().is_block_device()
+        })),
         ("find-set-id", []) => {
             let count = found(|_, metadata| metadata.is_file() && metadata.mode() & 0o6000 != 0);
             Ok(count.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" "))
@@ -42,15 +42,19 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
                 .into_iter()
                 .filter_map(|pid| {
                     let entries = fs::read_dir(format!("/proc/{pid}/root/")).ok()?;
-                    let own: Vec<_> = fs::read_dir("/").ok()?.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
-                    let odd = entries.filter_map(|entry| Some(entry.ok()?.file_name())).any(|name| !own.contains(&name));
+                    let own: Vec<_> =
+                        fs::read_dir("/").ok()?.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+                    let odd = entries
+                        .filter_map(|entry| Some(entry.ok()?.file_name()))
+                        .any(|name| !own.contains(&name));
                     odd.then(|| pid.to_string())
                 })
                 .collect();
             Ok(differing.join(" "))
         }
         ("environment", []) => {
-            let mut names: Vec<String> = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+            let mut names: Vec<String> =
+                std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
             names.sort();
             Ok(names.join(" "))
         }
@@ -114,7 +118,8 @@ fn find_writable() -> String {
 }
 
 fn contents(path: &Path) -> Option<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
     let mut bytes = Vec::new();
     // What was read before an error counts, too.
     let _ = file.take(1 << 20).read_to_end(&mut bytes);
@@ -123,7 +128,11 @@ fn contents(path: &Path) -> Option<Vec<u8>> {
 
 /// Reads everything below `/proc` that can be read, of all processes, and says where the needle is.
 fn search_proc(needle: &[u8]) -> String {
-    let own = [PathBuf::from(format!("/proc/{}", std::process::id())), "/proc/self".into(), "/proc/thread-self".into()];
+    let own = [
+        PathBuf::from(format!("/proc/{}", std::process::id())),
+        "/proc/self".into(),
+        "/proc/thread-self".into(),
+    ];
     let mut pending = vec![PathBuf::from("/proc")];
     let (mut hits, mut looked_at) = (Vec::new(), 0);
     while let Some(directory) = pending.pop() {
@@ -162,10 +171,23 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 
 /// What of pid 1 can be read that says more than `ps` would.
 fn pid_1_files() -> String {
-    let readable = ["mem", "environ", "maps", "smaps", "pagemap", "auxv", "syscall", "stack", "io", "mountinfo", "numa_maps", "clear_refs"]
-        .into_iter()
-        .filter(|name| contents(&Path::new("/proc/1").join(name)).is_some_and(|bytes| !bytes.is_empty()))
-        .map(str::to_owned);
+    let readable = [
+        "mem",
+        "environ",
+        "maps",
+        "smaps",
+        "pagemap",
+        "auxv",
+        "syscall",
+        "stack",
+        "io",
+        "mountinfo",
+        "numa_maps",
+        "clear_refs",
+    ]
+    .into_iter()
+    .filter(|name| contents(&Path::new("/proc/1").join(name)).is_some_and(|bytes| !bytes.is_empty()))
+    .map(str::to_owned);
     let listable = ["fd", "fdinfo", "map_files", "root", "cwd", "root/", "cwd/"]
         .into_iter()
         .filter(|name| fs::read_dir(Path::new("/proc/1").join(name)).is_ok_and(|entries| entries.count() > 0))
@@ -174,9 +196,10 @@ fn pid_1_files() -> String {
         .into_iter()
         .filter(|name| fs::read_link(Path::new("/proc/1").join(name)).is_ok())
         .map(|name| format!("{name}→"));
-    let writable = ["mem", "oom_score_adj", "comm", "coredump_filter", "uid_map", "timerslack_ns", "loginuid"]
-        .into_iter()
-        .filter(|name| OpenOptions::new().write(true).open(Path::new("/proc/1").join(name)).is_ok())
-        .map(|name| format!("{name} (writable)"));
+    let writable =
+        ["mem", "oom_score_adj", "comm", "coredump_filter", "uid_map", "timerslack_ns", "loginuid"]
+            .into_iter()
+            .filter(|name| OpenOptions::new().write(true).open(Path::new("/proc/1").join(name)).is_ok())
+            .map(|name| format!("{name} (writable)"));
     readable.chain(listable).chain(links).chain(writable).collect::<Vec<_>>().join(" ")
 }

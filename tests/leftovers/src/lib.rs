@@ -15,7 +15,7 @@ const REGISTRY: &str = "/run/cubicle/users";
 
 /// One data directory and the name that everything made for it carries.
 #[derive(Debug, Clone)]
-pub(crate) struct Instance {
+pub struct Instance {
     data: PathBuf,
     name: String,
 }
@@ -23,20 +23,20 @@ pub(crate) struct Instance {
 /// Whether this test is the only one on the host that makes sandboxes. Then also processes that nothing else tells
 /// apart, those of an ordinary user, can be counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Company {
+pub enum Company {
     Alone,
     WithOthers,
 }
 
 impl Instance {
     /// `None` while the data directory has not been opened by anybody.
-    pub(crate) fn of(data: &Path) -> Option<Self> {
+    pub fn of(data: &Path) -> Option<Self> {
         let name = fs::read_to_string(data.join("instance")).ok()?.trim().to_owned();
         Some(Self { data: fs::canonicalize(data).ok()?, name })
     }
 
     /// Processes, mounts, cgroups, directories, links and sockets that belong to none of the kept sandboxes.
-    pub(crate) fn leftovers(&self, kept: &[String], company: Company) -> Vec<String> {
+    pub fn leftovers(&self, kept: &[String], company: Company) -> Vec<String> {
         // While this is held no launcher takes a slot, so the lists below fit together.
         let _calm = lock_slots(&self.data);
         let mut excused: BTreeSet<u32> = kept.iter().filter_map(|id| self.slot_of(id)).collect();
@@ -60,8 +60,14 @@ impl Instance {
         found
     }
 
-    /// Removes the instance's own cgroups, which are there as long as its data directory is.
-    pub(crate) fn forget(&self) {
+    /// Ends what a failed test left and removes the instance's own cgroups, which are there as long as its data
+    /// directory is.
+    pub fn forget(&self) {
+        for slot in numbers(&self.data.join("slots")) {
+            if let Some(pid) = self.pid_1(slot).and_then(rustix::process::Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
         for cgroup in self.cgroups() {
             let _ = fs::remove_dir(cgroup);
         }
@@ -139,7 +145,9 @@ impl Instance {
 
     /// Whether a launcher holds the slot for a sandbox that may be asked for next.
     fn is_being_prepared(&self, slot: u32) -> bool {
-        let Some(directory) = open_directory(&self.data.join("slots").join(slot.to_string())) else { return false };
+        let Some(directory) = open_directory(&self.data.join("slots").join(slot.to_string())) else {
+            return false;
+        };
         flock(&directory, FlockOperation::NonBlockingLockShared).is_err()
     }
 
