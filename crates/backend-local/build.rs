@@ -7,6 +7,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
+
 fn main() {
     let here = PathBuf::from(var("CARGO_MANIFEST_DIR"));
     let workspace = here.join("../..");
@@ -51,7 +53,10 @@ fn main() {
         }
     }
     let binary = directory.join(target).join("launcher/cubicle-launcher");
+    let bytes = std::fs::read(&binary).expect("cargo built the launcher");
+    let digest: String = Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     println!("cargo::rustc-env=CUBICLE_LAUNCHER={}", binary.display());
+    println!("cargo::rustc-env=CUBICLE_LAUNCHER_DIGEST={digest}");
     println!("cargo::rerun-if-changed={}", binary.display());
 }
 

@@ -11,7 +11,7 @@ use cubicle_model::{
     Trust,
 };
 
-use crate::launcher::BINARY;
+use crate::launcher::{BINARY, BINARY_DIGEST};
 use crate::plan::digest;
 
 const PROGRAM: &str = "/tmp/attempts";
@@ -19,9 +19,8 @@ const PROGRAM: &str = "/tmp/attempts";
 /// What the outcome depends on: another root, another boot (kernel, settings) or another binary may behave differently.
 pub(crate) fn made_with(template: &str, facts: &HostFacts) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let binary = digest(BINARY);
     let who = if facts.privileged { "root" } else { "user" };
-    format!("template {template}, boot {}, binary {binary}, {who}", boot.trim())
+    format!("template {template}, boot {}, binary {BINARY_DIGEST}, {who}", boot.trim())
 }
 
 pub(crate) fn remembered(data: &Path, made_with: &str) -> Option<Attempts> {

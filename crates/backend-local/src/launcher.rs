@@ -17,6 +17,8 @@ use tokio::sync::oneshot;
 
 /// The launcher as a static program, built beside this crate.
 pub const BINARY: &[u8] = include_bytes!(env!("CUBICLE_LAUNCHER"));
+/// What tells one launcher from another.
+pub(crate) const BINARY_DIGEST: &str = env!("CUBICLE_LAUNCHER_DIGEST");
 
 /// The launcher of one backend. It ends when this is dropped, and with it what is bound.
 #[derive(Debug)]

@@ -18,7 +18,9 @@ use rustix::mount::{
     MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, move_mount, open_tree,
     unmount,
 };
-use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, set_dumpable_behavior, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Gid, PidfdFlags, Resource, Rlimit, Uid, pidfd_open, set_dumpable_behavior, setrlimit,
+};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, LinkNameSpaceType, move_into_link_name_space,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_res_gid,
@@ -54,6 +56,8 @@ pub(crate) struct Cradle<'a> {
     pub(crate) control: OwnedFd,
     pub(crate) lifeline: Option<OwnedFd>,
     pub(crate) oom_events: Option<OwnedFd>,
+    /// How the launcher knows which process this is, whatever became of the nurse.
+    pub(crate) own_process: Option<OwnedFd>,
     /// The way back in for a launcher that will not be allowed to look for it later.
     pub(crate) own_mounts: Option<OwnedFd>,
     pub(crate) cgroup_limits: Vec<(&'static str, &'static str, u64)>,
@@ -85,6 +89,8 @@ impl Cradle<'_> {
         cubicle_sys::loopback::up().step(|| "switch on the loopback interface".into())?;
         rustix::system::sethostname(self.plan.hostname.as_bytes()).step(|| "set the host name".into())?;
         self.limit_resources()?;
+        let process = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+        self.own_process = Some(process.step(|| "open the own process".into())?);
         if !self.plan.two_uids {
             let mounts = std::fs::File::open("/proc/self/ns/mnt").step(|| "open the own mounts".into())?;
             self.own_mounts = Some(mounts.into());
@@ -267,7 +273,9 @@ impl Cradle<'_> {
     }
 
     fn serve(self, launcher: &Channel, receipt: Receipt) -> Failed {
-        let Self { plan, key, journal, control, lifeline, oom_events, own_mounts, outside, .. } = self;
+        let Self {
+            plan, key, journal, control, lifeline, oom_events, own_process, own_mounts, outside, ..
+        } = self;
         let written =
             serde_json::to_value(&receipt).and_then(|record| Ok((serde_json::to_vec(&record)?, record)));
         let (body, record) = match written {
@@ -277,7 +285,7 @@ impl Cradle<'_> {
         // What made the sandbox, directories of the host among it, is not for whoever takes over pid 1.
         let kept = [Some(launcher.as_fd()), Some(journal.as_fd()), Some(control.as_fd())]
             .into_iter()
-            .chain([&lifeline, &oom_events, &own_mounts].map(|fd| fd.as_ref().map(AsFd::as_fd)))
+            .chain([&lifeline, &oom_events, &own_process, &own_mounts].map(|fd| fd.as_ref().map(AsFd::as_fd)))
             .flatten()
             .map(|fd| fd.as_raw_fd())
             .chain([0, 1, 2])
@@ -314,11 +322,11 @@ impl Cradle<'_> {
         };
         // The launcher decides whether the sandbox is handed out.
         let ready = FromCradle::Ready { contradictions: receipt.contradictions };
-        let beside = own_mounts.as_ref().map(AsFd::as_fd);
-        if let Err(error) = launcher.send(&ready, &body, beside.as_slice()) {
+        let beside: Vec<_> = [&own_process, &own_mounts].into_iter().flatten().map(AsFd::as_fd).collect();
+        if let Err(error) = launcher.send(&ready, &body, &beside) {
             return Failed::new(Kind::Unavailable, format!("the launcher is gone: {error}"));
         }
-        drop(own_mounts);
+        drop((own_process, own_mounts));
         // Until the launcher has published the sandbox it is nobody's; when the launcher dies first, so does it.
         match launcher.receive() {
             Ok(Some(_)) => daemon.serve(),

@@ -117,11 +117,8 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
         .and(Namespaces::UTS)
         .and(Namespaces::CGROUP);
     match fork_into(namespaces, Parent::MakersParent, None).step(|| "make the sandbox's namespaces".into())? {
-        Side::Parent { pid, pidfd } => {
-            let born = FromCradle::Born { pid: pid.as_raw_pid() };
-            let told = launcher.send(&born, &[], &[pidfd.as_fd()]);
-            exit_now(i32::from(told.is_err()))
-        }
+        // From here on pid 1 speaks for itself, so that nothing depends on this process any more.
+        Side::Parent { .. } => exit_now(0),
         Side::Child => {
             let cradle = Cradle {
                 plan: birth.plan,
@@ -133,6 +130,7 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
                 control,
                 lifeline,
                 oom_events,
+                own_process: None,
                 own_mounts: None,
                 cgroup_limits: limits,
                 outside: ward.outside,

@@ -59,7 +59,34 @@ impl Slots {
             Ok(openat(data, name, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?)
         };
         let enter = |name| enter(name).step(|| format!("make the directory '{name}' in the data directory"));
-        Ok(Self { slots: enter("slots")?, names: enter("sandboxes")?, owner, next: 1 })
+        let slots = Self { slots: enter("slots")?, names: enter("sandboxes")?, owner, next: 1 };
+        slots.take_over().step(|| "take over what an earlier user had".into())?;
+        Ok(slots)
+    }
+
+    /// Blocks of users are handed out anew after a restart of the host; what was kept must stay readable.
+    fn take_over(&self) -> io::Result<()> {
+        let Some(owner) = self.owner else { return Ok(()) };
+        for number in self.numbers()? {
+            let name = number.to_string();
+            let seen = match rustix::fs::statat(&self.slots, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(seen) => seen,
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            // The directory comes last, so that a take-over that was interrupted is begun again.
+            if seen.st_uid != owner {
+                let directory = self.directory(number)?;
+                for file in [JOURNAL, CONTROL] {
+                    match own_at(directory.as_fd(), file, Some(owner)) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                        _ => {}
+                    }
+                }
+                own_at(self.slots.as_fd(), &name, Some(owner))?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes a free slot.

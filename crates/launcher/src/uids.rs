@@ -65,9 +65,20 @@ pub fn claim(registry: &Path, instance: InstanceId, data_directory: &Path) -> Re
                     .hint(format!("remove stale entries from {}", registry.display()))
             })?,
     };
-    let text = format!("{instance} {}\n", data_directory.display());
-    fs::write(registry.join(number.to_string()), text).step(|| "record the claim".into())?;
+    record(&registry.join(number.to_string()), &format!("{instance} {}\n", data_directory.display()))
+        .step(|| "record the claim".into())?;
     Ok(Users { base: FIRST + number * BLOCK })
+}
+
+/// Whole or not at all, whenever this process is killed: an instance that lost its claim would get other users, and
+/// could not read what it has.
+fn record(path: &Path, text: &str) -> std::io::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|before| before == text) {
+        return Ok(());
+    }
+    let draft = path.with_extension("draft");
+    fs::write(&draft, text)?;
+    fs::rename(draft, path)
 }
 
 struct Claim {

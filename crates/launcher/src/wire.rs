@@ -81,7 +81,6 @@ pub enum Reply {
     /// The body is the receipt.
     Created {
         tag: u64,
-        pid: i32,
     },
     Bound {
         tag: u64,
@@ -106,11 +105,8 @@ pub enum Reply {
 pub enum FromCradle {
     /// Waiting in the cgroup. Comes with the user namespace.
     Prepared,
-    /// pid 1 exists. Comes with its pidfd.
-    Born {
-        pid: i32,
-    },
-    /// pid 1 is furnished and confined. The body is its receipt; what it contradicts is said here, too, because the
+    /// pid 1 is furnished and confined. Comes with a descriptor of its process and, where the launcher could not find
+    /// them later, of its mounts. The body is its receipt; what it contradicts is said here, too, because the
     /// launcher only hands the receipt on.
     Ready {
         contradictions: Vec<String>,

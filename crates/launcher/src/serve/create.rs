@@ -42,9 +42,6 @@ pub(super) struct Birthing {
     lifetime: Lifetime,
     slot: Slot,
     channel: Channel,
-    pid_1: Option<(i32, OwnedFd)>,
-    /// There once pid 1 is ready.
-    receipt: Option<Packet>,
 }
 
 impl Launcher {
@@ -122,7 +119,7 @@ impl Launcher {
         match begun {
             Ok(()) => {
                 let Wanted { tag, id, lifetime, .. } = wanted;
-                let birth = Birthing { tag, id, lifetime, slot, channel, pid_1: None, receipt: None };
+                let birth = Birthing { tag, id, lifetime, slot, channel };
                 self.watched.insert(token, Watched::Birth(birth));
             }
             Err(error) => {
@@ -223,20 +220,10 @@ impl Launcher {
         }
     }
 
-    pub(super) fn hear_birth(&mut self, token: u64, mut birth: Birthing) {
+    pub(super) fn hear_birth(&mut self, birth: Birthing) {
         let failure = match receive(&birth.channel) {
-            Ok((FromCradle::Born { pid }, mut packet)) if packet.descriptors.len() == 1 => {
-                birth.pid_1 = packet.descriptors.pop().map(|process| (pid, process));
-                return self.hand_out_when_complete(token, birth);
-            }
-            Ok((FromCradle::Ready { contradictions }, packet)) if contradictions.is_empty() => {
-                birth.receipt = Some(packet);
-                return self.hand_out_when_complete(token, birth);
-            }
-            Ok((FromCradle::Ready { contradictions }, _)) => {
-                let found = contradictions.join("; ");
-                Failed::new(Kind::Internal, format!("the sandbox is not what was planned: {found}"))
-                    .hint("it was destroyed; please report this with the output of 'cubicle doctor --json'")
+            Ok((FromCradle::Ready { contradictions }, packet)) => {
+                return self.hand_out(birth, &contradictions, packet);
             }
             Ok((FromCradle::Failed { error }, _)) => error,
             Ok(_) => Failed::new(Kind::Internal, "the sandbox spoke out of turn"),
@@ -246,27 +233,31 @@ impl Launcher {
         self.abort(birth, owed);
     }
 
-    /// The nurse tells of the birth and pid 1 that it is ready, in whichever order they come to it.
-    fn hand_out_when_complete(&mut self, token: u64, mut birth: Birthing) {
-        let ((pid, process), mut packet) = match (birth.pid_1.take(), birth.receipt.take()) {
-            (Some(pid_1), Some(receipt)) => (pid_1, receipt),
-            (pid_1, receipt) => {
-                self.watched.insert(token, Watched::Birth(Birthing { pid_1, receipt, ..birth }));
-                return;
-            }
+    fn hand_out(&mut self, birth: Birthing, contradictions: &[String], mut packet: Packet) {
+        let tag = birth.tag;
+        let mut brought = packet.descriptors.drain(..);
+        let (process, mounts) = (brought.next(), brought.next());
+        drop(brought);
+        let Some(process) = process else {
+            let failure = Failed::new(Kind::Internal, "the sandbox does not say which process it is");
+            return self.abort(birth, Owed::Failure { tag, failure });
         };
-        match self.publish(&birth, &process) {
+        let published = if contradictions.is_empty() {
+            self.publish(&birth, &process)
+        } else {
+            let found = contradictions.join("; ");
+            Err(Failed::new(Kind::Internal, format!("the sandbox is not what was planned: {found}"))
+                .hint("it was destroyed; please report this with the output of 'cubicle doctor --json'"))
+        };
+        let slot = birth.slot.number;
+        match published {
             Ok(token) => {
-                let mounts = packet.descriptors.pop();
-                let living =
-                    Living { slot: birth.slot.number, process, token, lifetime: birth.lifetime, mounts };
+                let living = Living { slot, process, token, lifetime: birth.lifetime, mounts };
                 self.sandboxes.insert(birth.id, living);
-                self.reply_with(&Reply::Created { tag: birth.tag, pid }, packet.body());
+                self.reply_with(&Reply::Created { tag }, packet.body());
             }
             Err(failure) => {
-                let owed = Owed::Failure { tag: birth.tag, failure };
-                birth.pid_1 = Some((pid, process));
-                self.abort(birth, owed);
+                self.end(Ending { id: None, slot, process, owed: Owed::Failure { tag, failure } });
             }
         }
     }
@@ -323,14 +314,10 @@ impl Launcher {
         }
     }
 
+    /// Whoever is at the other end of the channel notices that nobody listens any more, and ends.
     fn abort(&mut self, birth: Birthing, owed: Owed) {
-        let Birthing { slot, channel, pid_1, .. } = birth;
-        drop(channel);
-        match pid_1 {
-            Some((_, process)) => self.end(Ending { id: None, slot: slot.number, process, owed }),
-            // It notices that nobody listens any more.
-            None => self.remove_slot_for(slot.number, owed),
-        }
+        drop(birth.channel);
+        self.remove_slot_for(birth.slot.number, owed);
     }
 }
 

@@ -229,7 +229,7 @@ impl Launcher {
     fn hear(&mut self, token: u64) {
         match self.watched.remove(&token) {
             Some(Watched::Nurse(nurse)) => self.hear_nurse(token, nurse),
-            Some(Watched::Birth(birth)) => self.hear_birth(token, birth),
+            Some(Watched::Birth(birth)) => self.hear_birth(birth),
             Some(Watched::Sandbox(id)) => self.hear_end(id),
             Some(Watched::Ending(ending)) => self.finish(ending),
             // The event was queued before its source was let go.
