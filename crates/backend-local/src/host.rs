@@ -1,6 +1,7 @@
 //! What this host has that a root filesystem can be made of. Read once, so that plans are made of values.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use cubicle_model::{Fault, Kind, Root};
@@ -11,7 +12,7 @@ pub struct HostRoot {
     /// Where the entries are found on the host: `/`, or the directory that holds a root filesystem.
     pub base: PathBuf,
     pub entries: Vec<Entry>,
-    /// Names in the base's `/etc`.
+    /// Names in the base's `/etc` that everybody may read.
     pub etc: Vec<String>,
     /// Names in the host's `/proc`.
     pub proc: Vec<String>,
@@ -67,7 +68,10 @@ impl HostRoot {
             .collect();
         Ok(Self {
             entries,
-            etc: names(&base.join("etc")),
+            etc: names(&base.join("etc"))
+                .into_iter()
+                .filter(|name| is_for_everybody(&base.join("etc").join(name)))
+                .collect(),
             proc: names(Path::new("/proc"))
                 .into_iter()
                 .filter(|name| !name.starts_with(|c: char| c.is_ascii_digit()))
@@ -76,6 +80,14 @@ impl HostRoot {
             base,
         })
     }
+}
+
+/// What only some may read on the host is nobody's business inside, where everything belongs to everybody.
+fn is_for_everybody(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| {
+        let needed = if metadata.is_dir() { 0o005 } else { 0o004 };
+        metadata.permissions().mode() & needed == needed
+    })
 }
 
 fn names(directory: &Path) -> Vec<String> {

@@ -63,8 +63,31 @@ const ETC_FILES: &[&str] = &[
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 /// Files below `/proc` that tell of the host or act on it and that file permissions alone would show. Each costs a mount
 /// in every sandbox; what only the host's root may open is not in the list, because nobody inside is that.
-const COVERED_OF_PROC: &[&str] =
-    &["cmdline", "interrupts", "iomem", "kallsyms", "kcore", "keys", "kmsg", "modules", "sysrq-trigger"];
+const COVERED_FILES_OF_PROC: &[&str] = &[
+    "bootconfig",
+    "cmdline",
+    "config.gz",
+    "diskstats",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "latency_stats",
+    "mdstat",
+    "modules",
+    "partitions",
+    "sched_debug",
+    "softirqs",
+    "swaps",
+    "sysrq-trigger",
+];
+/// The same for directories: devices, file systems and interrupts of the host, and triggers on its load.
+const COVERED_DIRECTORIES_OF_PROC: &[&str] =
+    &["acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi"];
 const READ_ONLY_OF_PROC: &[&str] = &["sys"];
 
 /// Where an unprivileged launcher keeps the host's `/proc` visible while a sandbox is made.
@@ -90,7 +113,9 @@ pub fn plan_template(root: &Root, host: &HostRoot, facts: &HostFacts) -> Planned
     steps.link("mnt", "/run/mnt");
     steps.link("var/run", "/run");
     steps.link("var/tmp", "/tmp");
-    steps.file(".cubicle/empty", "");
+    steps.directory(".cubicle/empty", 0o755);
+    steps.directory(".cubicle/empty/directory", 0o755);
+    steps.file(".cubicle/empty/file", "");
 
     for entry in &host.entries {
         let shown = match root {
@@ -176,15 +201,18 @@ pub fn plan_sandbox(
     attempts_made_with: Option<String>,
 ) -> Result<SandboxPlan, Fault> {
     let limits = plan_limits(place, facts)?;
-    let covered = |names: &[&str]| -> Vec<String> {
+    let present = |names: &[&str]| -> Vec<String> {
         names
             .iter()
             .filter(|name| host.proc.iter().any(|entry| entry == **name))
             .map(|name| (*name).into())
             .collect()
     };
-    let proc =
-        PrivateMount::Proc { covered: covered(COVERED_OF_PROC), read_only: covered(READ_ONLY_OF_PROC) };
+    let proc = PrivateMount::Proc {
+        covered_files: present(COVERED_FILES_OF_PROC),
+        covered_directories: present(COVERED_DIRECTORIES_OF_PROC),
+        read_only: present(READ_ONLY_OF_PROC),
+    };
     let directory = |name: &str, target: Option<&str>, mode, owner| ScratchDirectory {
         name: name.into(),
         target: target.map(Into::into),
@@ -214,8 +242,9 @@ pub fn plan_sandbox(
         mounts.push(PrivateMount::Remove { path: Path::new("/").join(HOST_PROC) });
     }
 
+    // A core limit of 0 would still start a handler that the host has behind a pipe; 1 byte does not (core(5)).
     let mut rlimits: BTreeMap<String, u64> =
-        [("core", 0), ("memlock", 64 * 1024), ("msgqueue", 819_200), ("nice", 0), ("rtprio", 0)]
+        [("core", 1), ("memlock", 64 * 1024), ("msgqueue", 819_200), ("nice", 0), ("rtprio", 0)]
             .map(|(name, value)| (name.to_owned(), value))
             .into();
     rlimits.insert("nofile".into(), place.limits.open_files.value);
@@ -339,9 +368,9 @@ fn expect(
                 mounts.extend(shown.map(|target| (absolute(target), MountRule::Writable)));
             }
             PrivateMount::Workspace(_) => _ = mounts.insert("/workspace".into(), MountRule::Writable),
-            PrivateMount::Proc { covered, read_only } => {
+            PrivateMount::Proc { covered_files, covered_directories, read_only } => {
                 mounts.insert("/proc".into(), MountRule::Writable);
-                for name in covered.iter().chain(read_only) {
+                for name in covered_files.iter().chain(covered_directories).chain(read_only) {
                     mounts.insert(format!("/proc/{name}"), MountRule::ReadOnly);
                 }
             }

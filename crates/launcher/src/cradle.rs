@@ -2,6 +2,7 @@
 //! it needed for that, looks at what it has become, and only then serves.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -64,8 +65,11 @@ pub(crate) struct Cradle<'a> {
     pub(crate) outside: &'a Outside,
 }
 
-/// An empty file of the root, for covering what must not be seen.
-const EMPTY_FILE: &str = "/.cubicle/empty";
+/// Of the root, for covering what must not be seen.
+const EMPTY_FILE: &str = "/.cubicle/empty/file";
+const EMPTY_DIRECTORY: &str = "/.cubicle/empty/directory";
+/// Terminals of one sandbox. The host has some thousands for all together.
+const TERMINALS: &CStr = c"newinstance,ptmxmode=0666,mode=0620,max=128";
 
 const PRIVATE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
@@ -124,14 +128,17 @@ impl Cradle<'_> {
                 move_mount(&tree, "", CWD, "/workspace", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
                     .step(|| "mount the workspace".into())
             }
-            PrivateMount::Proc { covered, read_only } => {
+            PrivateMount::Proc { covered_files, covered_directories, read_only } => {
                 mount("proc", "/proc", "proc", PRIVATE | MountFlags::NOEXEC, None)
                     .step(|| "mount /proc".into())
                     .map_err(|error| {
                         error.hint("an unprivileged user may mount /proc only where the host's is not masked: run as root, or outside of a container")
                     })?;
-                for name in covered {
-                    cover(name)?;
+                for name in covered_files {
+                    cover(name, EMPTY_FILE)?;
+                }
+                for name in covered_directories {
+                    cover(name, EMPTY_DIRECTORY)?;
                 }
                 for name in read_only {
                     make_read_only(name)?;
@@ -143,7 +150,7 @@ impl Cradle<'_> {
                 "/dev/pts",
                 "devpts",
                 MountFlags::NOSUID | MountFlags::NOEXEC,
-                Some(c"newinstance,ptmxmode=0666,mode=0620"),
+                Some(TERMINALS),
             )
             .step(|| "mount /dev/pts".into()),
             PrivateMount::Remove { path } => {
@@ -347,9 +354,9 @@ fn tmpfs(target: &str, options: &str) -> Result<(), Failed> {
         .step(|| format!("mount a tmpfs on {target}"))
 }
 
-fn cover(name: &str) -> Result<(), Failed> {
+fn cover(name: &str, with: &str) -> Result<(), Failed> {
     let target = Path::new("/proc").join(name);
-    match mount_bind(EMPTY_FILE, &target) {
+    match mount_bind(with, &target) {
         // Kernels differ in what they show.
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(error) => Err(error).step(|| format!("cover {}", target.display())),

@@ -90,7 +90,8 @@ pub enum PrivateMount {
     Workspace(WorkspaceMount),
     /// `/proc` of the new pid namespace, with what tells of the host covered.
     Proc {
-        covered: Vec<String>,
+        covered_files: Vec<String>,
+        covered_directories: Vec<String>,
         read_only: Vec<String>,
     },
     Terminals,

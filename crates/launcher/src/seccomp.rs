@@ -22,9 +22,11 @@ pub enum Verdict {
 pub enum Rule {
     /// `clone` without new namespaces.
     NoNamespaces,
-    /// Unix, IPv4, IPv6 and routing sockets.
+    /// Unix and routing sockets, and of IPv4 and IPv6 what programs use: others make the kernel load modules.
     OrdinarySockets,
-    /// No typing into a terminal (`TIOCSTI`) and no console tricks (`TIOCLINUX`).
+    /// Pairs of Unix sockets (`socketpair`).
+    UnixSockets,
+    /// No typing into a terminal (`TIOCSTI`), no console tricks (`TIOCLINUX`), no other line discipline (`TIOCSETD`).
     NoTyping,
     /// The rlimit that tags an exec's processes cannot be set (`setrlimit`).
     KeepTag,
@@ -126,6 +128,7 @@ pub fn verdict(number: u32) -> Verdict {
         libc::SYS_clone3 => Verdict::Refuse(ENOSYS),
         libc::SYS_clone => Verdict::Look(Rule::NoNamespaces),
         libc::SYS_socket => Verdict::Look(Rule::OrdinarySockets),
+        libc::SYS_socketpair => Verdict::Look(Rule::UnixSockets),
         libc::SYS_ioctl => Verdict::Look(Rule::NoTyping),
         libc::SYS_setrlimit => Verdict::Look(Rule::KeepTag),
         libc::SYS_prlimit64 => Verdict::Look(Rule::TagWithPermit),
@@ -195,19 +198,39 @@ fn check(rule: Rule, permit: Permit) -> Vec<Instruction> {
         }
         Rule::OrdinarySockets => vec![
             load(low_half(0)),
-            jump(JEQ, libc::AF_UNIX as u32, 6, 0),
+            jump(JEQ, libc::AF_UNIX as u32, 18, 0),
             jump(JEQ, libc::AF_INET as u32, 5, 0),
             jump(JEQ, libc::AF_INET6 as u32, 4, 0),
             jump(JEQ, libc::AF_NETLINK as u32, 0, 2),
             load(low_half(2)),
-            jump(JEQ, libc::NETLINK_ROUTE as u32, 1, 0),
+            jump(JEQ, libc::NETLINK_ROUTE as u32, 13, 0),
+            give(refuse_with(libc::EAFNOSUPPORT)),
+            // IPv4 and IPv6: the type without its flags, then the protocol.
+            load(low_half(1)),
+            instruction(AND, SOCKET_TYPE),
+            jump(JEQ, libc::SOCK_RAW as u32, 8, 0),
+            jump(JGE, libc::SOCK_RAW as u32, 6, 0),
+            load(low_half(2)),
+            jump(JEQ, libc::IPPROTO_IP as u32, 6, 0),
+            jump(JEQ, libc::IPPROTO_ICMP as u32, 5, 0),
+            jump(JEQ, libc::IPPROTO_TCP as u32, 4, 0),
+            jump(JEQ, libc::IPPROTO_UDP as u32, 3, 0),
+            jump(JEQ, libc::IPPROTO_ICMPV6 as u32, 2, 0),
+            give(refuse_with(libc::EPROTONOSUPPORT)),
+            give(refuse_with(EPERM)),
+            give(ALLOW),
+        ],
+        Rule::UnixSockets => vec![
+            load(low_half(0)),
+            jump(JEQ, libc::AF_UNIX as u32, 1, 0),
             give(refuse_with(libc::EAFNOSUPPORT)),
             give(ALLOW),
         ],
         Rule::NoTyping => vec![
             load(low_half(1)),
-            jump(JEQ, libc::TIOCSTI as u32, 1, 0),
-            jump(JEQ, libc::TIOCLINUX as u32, 0, 1),
+            jump(JEQ, libc::TIOCSTI as u32, 2, 0),
+            jump(JEQ, libc::TIOCLINUX as u32, 1, 0),
+            jump(JEQ, libc::TIOCSETD as u32, 0, 1),
             give(refuse_with(EPERM)),
             give(ALLOW),
         ],
@@ -255,6 +278,9 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWCGROUP
     | 0x80/* CLONE_NEWTIME */) as u32;
 
+/// The part of a socket's type that is not flags.
+const SOCKET_TYPE: u32 = 0xf;
+
 // `struct seccomp_data` is number, architecture, instruction pointer, six arguments.
 const OFFSET_NUMBER: u32 = 0;
 const OFFSET_ARCHITECTURE: u32 = 4;
@@ -262,6 +288,7 @@ const AUDIT_ARCHITECTURE: u32 = 0xC000_003E;
 const X32_BIT: u32 = 0x4000_0000;
 
 const LOAD_WORD: u16 = 0x20;
+const AND: u16 = 0x54;
 const JUMP_ALWAYS: u16 = 0x05;
 const JEQ: u16 = 0x15;
 const JGE: u16 = 0x35;
@@ -322,6 +349,7 @@ mod tests {
             let branch = |holds: bool| usize::from(if holds { now.jump_if_true } else { now.jump_if_false });
             match now.code {
                 LOAD_WORD => accumulator = word(now.operand),
+                AND => accumulator &= now.operand,
                 JUMP_ALWAYS => at += now.operand as usize,
                 JEQ => at += branch(accumulator == now.operand),
                 JGE => at += branch(accumulator >= now.operand),
@@ -361,13 +389,35 @@ mod tests {
     fn arguments_decide_where_they_should() {
         let refused = refuse_with(EPERM);
         let family = refuse_with(libc::EAFNOSUPPORT);
+        let protocol = refuse_with(libc::EPROTONOSUPPORT);
+        let stream = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u64;
         let table: &[(i64, &[u64], u32)] = &[
             (libc::SYS_clone, &[libc::SIGCHLD as u64], ALLOW),
             (libc::SYS_clone, &[libc::CLONE_NEWUSER as u64], refused),
             (libc::SYS_clone, &[0x0001_1200_0000_0000 | libc::CLONE_NEWNET as u64], refused),
             (libc::SYS_socket, &[libc::AF_UNIX as u64], ALLOW),
-            (libc::SYS_socket, &[libc::AF_INET as u64], ALLOW),
-            (libc::SYS_socket, &[libc::AF_INET6 as u64], ALLOW),
+            (libc::SYS_socket, &[libc::AF_INET as u64, stream, 0], ALLOW),
+            (libc::SYS_socket, &[libc::AF_INET as u64, stream, libc::IPPROTO_TCP as u64], ALLOW),
+            (
+                libc::SYS_socket,
+                &[libc::AF_INET as u64, libc::SOCK_DGRAM as u64, libc::IPPROTO_UDP as u64],
+                ALLOW,
+            ),
+            (
+                libc::SYS_socket,
+                &[libc::AF_INET as u64, libc::SOCK_DGRAM as u64, libc::IPPROTO_ICMP as u64],
+                ALLOW,
+            ),
+            (libc::SYS_socket, &[libc::AF_INET as u64, libc::SOCK_RAW as u64, 255], refused),
+            (libc::SYS_socket, &[libc::AF_INET6 as u64, libc::SOCK_RAW as u64, 58], refused),
+            (libc::SYS_socket, &[libc::AF_INET as u64, stream, libc::IPPROTO_SCTP as u64], protocol),
+            (libc::SYS_socket, &[libc::AF_INET as u64, stream, libc::IPPROTO_MPTCP as u64], protocol),
+            (libc::SYS_socket, &[libc::AF_INET6 as u64, libc::SOCK_SEQPACKET as u64, 0], protocol),
+            (libc::SYS_socket, &[libc::AF_INET as u64, 6, libc::IPPROTO_DCCP as u64], protocol),
+            (libc::SYS_socket, &[libc::AF_INET6 as u64, stream], ALLOW),
+            (libc::SYS_socketpair, &[libc::AF_UNIX as u64, libc::SOCK_SEQPACKET as u64], ALLOW),
+            (libc::SYS_socketpair, &[libc::AF_INET as u64, stream], family),
+            (libc::SYS_socketpair, &[libc::AF_VSOCK as u64, stream], family),
             (libc::SYS_socket, &[libc::AF_NETLINK as u64, 3, libc::NETLINK_ROUTE as u64], ALLOW),
             (libc::SYS_socket, &[libc::AF_NETLINK as u64, 3, libc::NETLINK_AUDIT as u64], family),
             (libc::SYS_socket, &[libc::AF_PACKET as u64], family),
@@ -377,6 +427,7 @@ mod tests {
             (libc::SYS_ioctl, &[0, libc::TIOCSTI], refused),
             (libc::SYS_ioctl, &[0, 0xffff_ffff_0000_0000 | libc::TIOCSTI], refused),
             (libc::SYS_ioctl, &[0, libc::TIOCLINUX], refused),
+            (libc::SYS_ioctl, &[0, libc::TIOCSETD], refused),
             (libc::SYS_setrlimit, &[libc::RLIMIT_NOFILE as u64], ALLOW),
             (libc::SYS_setrlimit, &[u64::from(RLIMIT_LOCKS)], refused),
             (libc::SYS_prlimit64, &[0, u64::from(RLIMIT_LOCKS), 0], ALLOW),

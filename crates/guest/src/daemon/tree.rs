@@ -73,14 +73,39 @@ fn has_tag(pid: i32, tag: Tag, text: &mut String) -> bool {
 }
 
 fn is_alive(pid: i32, text: &mut String) -> bool {
+    read(&format!("/proc/{pid}/stat"), text) && tells_of_life(text)
+}
+
+/// Whether a line of `/proc/<pid>/stat` is that of a living process. One whose first thread ended is a zombie by its
+/// state for as long as other threads of it go on.
+fn tells_of_life(stat: &str) -> bool {
     // The state follows the name, which is in parentheses and may contain anything.
-    read(&format!("/proc/{pid}/stat"), text)
-        && text
-            .rsplit_once(')')
-            .is_some_and(|(_, rest)| !matches!(rest.trim_start().as_bytes().first(), Some(b'Z' | b'X')))
+    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+    let mut fields = rest.split_whitespace();
+    let is_dead = matches!(fields.next(), Some("Z" | "X"));
+    let threads = fields.nth(16).and_then(|count| count.parse::<u64>().ok()).unwrap_or(0);
+    !is_dead || threads > 1
 }
 
 fn read(path: &str, text: &mut String) -> bool {
     text.clear();
     fs::File::open(path).and_then(|mut file| file.read_to_string(text)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_lives_as_long_as_any_thread_of_it() {
+        let stat = |name: &str, state: &str, threads: u32| {
+            format!("7 ({name}) {state} 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 {threads} 0 99 0 0")
+        };
+        let table =
+            [("sh", "S", 1, true), ("sh", "Z", 1, false), ("sh", "Z", 2, true), ("a) Z (b", "R", 1, true)];
+        for (name, state, threads, expected) in table {
+            assert_eq!(tells_of_life(&stat(name, state, threads)), expected, "{name} {state} {threads}");
+        }
+        assert!(!tells_of_life(""));
+    }
 }

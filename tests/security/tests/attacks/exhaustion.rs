@@ -71,7 +71,7 @@ fn disk_fill_ends_at_the_size_of_tmp_wherever_it_is_tried() {
     let Some(arena) = Arena::enter() else { return };
     let sandbox = arena.fresh(LimitRequest { tmp: Some(32 * MIB), ..LimitRequest::default() });
     let mut sum = 0;
-    for place in ["/tmp/full", "/var/tmp/full", "/dev/shm/full", "/home/agent/full"] {
+    for place in ["/tmp/full", "/var/tmp/more", "/dev/shm/full", "/home/agent/full"] {
         let (bytes, errno) = sandbox.attack(&["fill", place]).counted();
         assert_eq!(errno, ENOSPC, "{place}");
         sum += bytes;

@@ -141,7 +141,9 @@ fn sandbox_cannot_see_directories_of_the_host() {
         assert!(allowed.contains(&name), "/{name} of the host shows in the sandbox");
     }
     assert_eq!(arena.attack(&["list", "/home"]).saw(), "agent");
-    for empty in ["/run", "/var/lib", "/var/log", "/var/cache"] {
+    // Where what is small and writable is kept; it shows at its usual places, too.
+    assert_eq!(arena.attack(&["list", "/run"]).saw(), "home mnt shm tmp");
+    for empty in ["/var/lib", "/var/log", "/var/cache"] {
         assert_eq!(arena.attack_from(arena.attacker, &["list", empty]).saw(), "", "{empty}");
     }
 }
@@ -153,7 +155,8 @@ fn sandbox_cannot_find_what_its_making_needed() {
         arena.attack_from(arena.attacker, &["list", directory]).nothing();
     }
     let mounts = arena.attack(&["read", "/proc/self/mountinfo"]).saw().to_owned();
-    assert!(!mounts.contains("/.cubicle/"), "{mounts}");
+    let of_its_making = mounts.replace("/.cubicle/empty/", "");
+    assert!(!of_its_making.contains("/.cubicle/"), "{mounts}");
 }
 
 #[test]
@@ -188,7 +191,8 @@ fn sandbox_can_write_only_where_it_should() {
     let writable = arena.attack(&["find-writable"]).saw().to_owned();
     for place in writable.split(' ') {
         let allowed = ["/tmp", "/var/tmp", "/dev/shm", "/home/agent", "/workspace", "/mnt"];
-        assert!(allowed.contains(&place), "{place} is writable");
+        let the_same = ["/run/tmp", "/run/shm", "/run/home"];
+        assert!(allowed.contains(&place) || the_same.contains(&place), "{place} is writable");
     }
 }
 

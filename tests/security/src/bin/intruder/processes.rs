@@ -127,7 +127,7 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
         ("crash", [directory]) => {
             let _ = std::env::set_current_dir(directory);
             let child = fork(|| {
-                let _ = call(libc::SYS_kill, &[std::process::id() as usize, libc::SIGSEGV as usize]);
+                let _ = call(libc::SYS_kill, &[std::process::id() as usize, libc::SIGQUIT as usize]);
                 0
             });
             match child.and_then(wait) {

@@ -181,7 +181,6 @@ fn pid_1_files() -> String {
         "syscall",
         "stack",
         "io",
-        "mountinfo",
         "numa_maps",
         "clear_refs",
     ]
@@ -199,7 +198,7 @@ fn pid_1_files() -> String {
     let writable =
         ["mem", "oom_score_adj", "comm", "coredump_filter", "uid_map", "timerslack_ns", "loginuid"]
             .into_iter()
-            .filter(|name| OpenOptions::new().write(true).open(Path::new("/proc/1").join(name)).is_ok())
+            .filter(|name| fs::write(Path::new("/proc/1").join(name), "1").is_ok())
             .map(|name| format!("{name} (writable)"));
     readable.chain(listable).chain(links).chain(writable).collect::<Vec<_>>().join(" ")
 }
