@@ -34,7 +34,7 @@ bench: build ## measure against posix_spawn and every installed peer, as ratios 
 chaos: tools ## the crash suite with CHAOS_POINTS (1000) kills
 	CUBICLE_CHAOS_POINTS=$(CHAOS_POINTS) scripts/test-summary $(CARGO) test --locked --workspace crash -- --nocapture
 
-fuzz: tools ## every fuzz target for FUZZ_SECONDS (60) each; needs cargo-fuzz and a nightly toolchain
+fuzz: tools ## every fuzz target for FUZZ_SECONDS (60) each; needs a C++ compiler
 	fuzz/run.sh $(FUZZ_SECONDS)
 
 fmt: ## format the code
