@@ -1,5 +1,5 @@
 //! The fuzz targets without a fuzzer: their seeds, changed in a way that is the same on every run. A short look at
-//! every decoder for machines that have no nightly compiler; `fuzz/run.sh` looks longer.
+//! every decoder that every `cargo test` takes; `fuzz/run.sh` looks longer.
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 #[path = "../../../fuzz/targets.rs"]

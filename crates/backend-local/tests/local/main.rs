@@ -6,6 +6,7 @@ mod at_once;
 mod bad_input;
 mod conformance;
 mod endings;
+mod everyday;
 mod harness;
 mod late_binding;
 mod ordinary_user;
