@@ -379,10 +379,14 @@ fn make_directory(path: &Path) -> Result<OwnedFd, String> {
 fn must_offer_controllers(path: &Path) -> Result<(), String> {
     let offered = fs::read_to_string(path.join("cgroup.controllers"))
         .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-    match CONTROLLERS.iter().find(|wanted| !offered.split_whitespace().any(|name| name == **wanted)) {
+    match missing_controller(&offered) {
         Some(missing) => Err(format!("cgroup {} does not offer the {missing} controller", path.display())),
         None => Ok(()),
     }
+}
+
+fn missing_controller(offered: &str) -> Option<&'static str> {
+    CONTROLLERS.into_iter().find(|wanted| offered.split_whitespace().all(|name| name != *wanted))
 }
 
 fn enable_controllers(path: &Path) -> Result<(), String> {
@@ -505,6 +509,13 @@ mod tests {
         }
         let similar = "/sys/fs/cgroup/user.slice/not-cubicle-caller";
         assert_eq!(base(similar, false), Path::new(similar));
+    }
+
+    #[test]
+    fn a_controller_that_is_not_offered_is_named() {
+        assert_eq!(missing_controller("cpuset cpu io memory pids\n"), None);
+        assert_eq!(missing_controller("cpuset memory pids\n"), Some("cpu"));
+        assert_eq!(missing_controller(""), Some("memory"));
     }
 
     #[test]

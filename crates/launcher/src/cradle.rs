@@ -90,7 +90,6 @@ impl Cradle<'_> {
         for private in std::mem::take(&mut self.plan.mounts) {
             self.mount(&private)?;
         }
-        cubicle_sys::loopback::up().step(|| "switch on the loopback interface".into())?;
         rustix::system::sethostname(self.plan.hostname.as_bytes()).step(|| "set the host name".into())?;
         self.limit_resources()?;
         let process = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());

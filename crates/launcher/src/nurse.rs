@@ -1,14 +1,15 @@
 //! A nurse waits in the cgroup of a sandbox that does not exist yet.
 //!
-//! Moving a process into a cgroup of version 1 stops every fork on the host for a grace period of milliseconds. A nurse
-//! has done that before anybody waits; pid 1 is forked from it and so is born inside.
+//! Moving a process into a cgroup of version 1 stops every fork on the host for a grace period of milliseconds, and a
+//! network namespace is slow to make. A nurse has done both before anybody waits; pid 1 is forked from it and so is born
+//! inside.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use cubicle_guest::hello::Key;
 use cubicle_sys::children::exit_now;
-use cubicle_sys::clone::{Namespaces, Parent, Side, fork_into};
+use cubicle_sys::clone::{Namespaces, Parent, Side, fork_into, unshare};
 use cubicle_sys::descriptors::close_all_except;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -92,6 +93,10 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
         None => (vec![Pair { inside: WORKLOAD_ID, outside: 0 }], 0),
     };
     let namespace = user_namespace(&pairs, ward.users.is_some())?;
+    // pid 1 will be born into these. A network namespace alone takes as long to make as everything else together.
+    unshare(Namespaces::NET.and(Namespaces::IPC).and(Namespaces::UTS).and(Namespaces::CGROUP))
+        .step(|| "make namespaces".into())?;
+    cubicle_sys::loopback::up().step(|| "switch on the loopback interface".into())?;
     let oom_events = cgroup.oom_events();
     launcher.send(&FromCradle::Prepared, &[], &[namespace.as_fd()]).step(|| "tell the launcher".into())?;
 
@@ -110,12 +115,7 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
     let limits = cgroup.limit(&birth.plan.cgroup)?;
     move_into_link_name_space(template.as_fd(), Some(LinkNameSpaceType::Mount))
         .step(|| "enter the mount namespace of the root".into())?;
-    let namespaces = Namespaces::MOUNT
-        .and(Namespaces::PID)
-        .and(Namespaces::NET)
-        .and(Namespaces::IPC)
-        .and(Namespaces::UTS)
-        .and(Namespaces::CGROUP);
+    let namespaces = Namespaces::MOUNT.and(Namespaces::PID);
     match fork_into(namespaces, Parent::MakersParent, None).step(|| "make the sandbox's namespaces".into())? {
         // From here on pid 1 speaks for itself, so that nothing depends on this process any more.
         Side::Parent { .. } => exit_now(0),

@@ -136,6 +136,16 @@ impl Slots {
 
     /// Removes a slot's files and then the slot, which frees its number.
     pub fn remove(&self, number: u32) -> io::Result<()> {
+        match unlinkat(&self.slots, number.to_string(), AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            done => return absent_is_fine(done),
+        }
+        self.empty(number)?;
+        absent_is_fine(unlinkat(&self.slots, number.to_string(), AtFlags::REMOVEDIR))
+    }
+
+    /// Removes a slot's files. Whoever has them open keeps them, but nobody finds them any more.
+    pub fn empty(&self, number: u32) -> io::Result<()> {
         let directory = match self.directory(number) {
             Ok(directory) => directory,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -144,7 +154,7 @@ impl Slots {
         for name in [JOURNAL, CONTROL] {
             absent_is_fine(unlinkat(&directory, name, AtFlags::empty()))?;
         }
-        absent_is_fine(unlinkat(&self.slots, number.to_string(), AtFlags::REMOVEDIR))
+        Ok(())
     }
 
     pub fn holder(&self, number: u32) -> io::Result<Holder> {

@@ -73,7 +73,8 @@ impl Launcher {
         placed
     }
 
-    /// The cgroup that the sandbox in a slot is in. One of that name in another scope would take the limits, too.
+    /// The cgroup that the sandbox in a slot is in. One of the same name in another scope would take limits, too, and
+    /// bind nobody.
     fn cgroup_of(&self, slot: u32) -> Result<Cgroup, Failed> {
         let pid = self.pid_1_of(slot)?;
         let found =

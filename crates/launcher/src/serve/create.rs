@@ -106,7 +106,9 @@ impl Launcher {
             let Some(wanted) = self.waiting_creates.pop_front() else { break };
             self.begin(token, nurse, wanted);
         }
-        if self.start.refill {
+        // Hiring takes as long as a third of making a sandbox. While something is being made it waits for a quiet moment,
+        // unless the nursery is about to be empty.
+        if self.start.refill && self.ready_nurses.len() + self.preparing_nurses <= self.start.nursery / 4 {
             self.fill_nursery();
         }
     }

@@ -120,10 +120,11 @@ impl Launcher {
         }
         self.ending += 1;
         let _ = pidfd_send_signal(&ending.process, Signal::KILL);
-        // Names can go while the kernel tears down the rest.
+        // Names and files can go while the kernel tears down the rest.
         if let Some(id) = ending.id {
             let _ = self.slots.unpublish(id);
         }
+        let _ = self.slots.empty(ending.slot);
         self.watched.insert(token, Watched::Ending(ending));
     }
 

@@ -87,6 +87,8 @@ impl Watched {
 }
 
 const CALLER: u64 = 0;
+/// Nobody has asked for anything for so long: a moment to prepare for the next request.
+const QUIET_NANOS: i64 = 5_000_000;
 
 impl Launcher {
     fn start(caller: Channel, mut packet: Packet) -> Result<Self, (Channel, Failed)> {
@@ -172,9 +174,9 @@ impl Launcher {
         let mut events = Vec::with_capacity(64);
         let mut abandoned = false;
         loop {
-            // Cgroups may stay busy for a moment after their last process ended.
-            let patience = (!self.unremoved.is_empty()).then_some(Timespec { tv_sec: 0, tv_nsec: 500_000 });
+            let patience = self.patience();
             match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), patience.as_ref()) {
+                Ok(0) if self.unremoved.is_empty() => self.fill_nursery(),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
@@ -193,6 +195,17 @@ impl Launcher {
                 return Ok(());
             }
         }
+    }
+
+    /// How long to wait for events when there is something to do without any.
+    fn patience(&self) -> Option<Timespec> {
+        let wait = |nanos| Some(Timespec { tv_sec: 0, tv_nsec: nanos });
+        if !self.unremoved.is_empty() {
+            // Cgroups may stay busy for a moment after their last process ended.
+            return wait(500_000);
+        }
+        let missing = self.ready_nurses.len() + self.preparing_nurses < self.start.nursery;
+        if self.start.refill && missing { wait(QUIET_NANOS) } else { None }
     }
 
     /// Carries out one request. `false` when the caller is gone.

@@ -89,8 +89,7 @@ fn build() -> PathBuf {
         .args(["build", "--locked", "--package", env!("CARGO_PKG_NAME"), "--bin", "cgroup2-machine"])
         .args(["--target", TARGET, "--target-dir"])
         .arg(&directory)
-        // It is loaded into the memory of an emulated machine: small is fast. There every instruction counts ten times;
-        // without optimization the suites take three times as long.
+        // It is loaded into the memory of an emulated machine and runs on its processor: small and optimized is fast.
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_DEV_DEBUG", "false")
         .env("CARGO_PROFILE_DEV_STRIP", "true")

@@ -33,8 +33,7 @@ impl Vm {
             .arg(kernel)
             .arg("-initrd")
             .arg(initrd)
-            // An emulated processor does not speculate, and pretending that it does costs a fifth of the time.
-            .args(["-append", &format!("console=ttyS0 panic=-1 quiet mitigations=off rdinit=/{init}")])
+            .args(["-append", &format!("console=ttyS0 panic=-1 quiet rdinit=/{init}")])
             .args(["-serial", &format!("file:{}", console.display()), "-serial", "stdio"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
