@@ -3,17 +3,20 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use cubicle_backend::{Backend, Bound, GuestStream, Probed, Seen, State, Swept};
 use cubicle_guest::client::{Guest, WriteFile};
+use cubicle_guest::wire::{BindRequest, SMALL_FILES, SmallFile};
 use cubicle_launcher::nurse::Birth;
 use cubicle_launcher::plan::{CgroupLimits, HostFacts, TemplatePlan};
 use cubicle_launcher::wire::{Reply, Request, Start};
-use cubicle_model::receipt::{Attempts, Cgroups, Enforcement, LimitInForce};
-use cubicle_model::{Binding, Fault, Isolation, Kind, Medium, Placement, Receipt, Root, SandboxId};
+use cubicle_model::receipt::{Amendment, Attempts, Cgroups, Enforcement, LimitInForce, MountSeen};
+use cubicle_model::{
+    Binding, Fault, FileToWrite, Isolation, Kind, Medium, Placement, Receipt, Root, SandboxId,
+};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::host::HostRoot;
@@ -213,7 +216,8 @@ impl LocalBackend {
         Ok(Seen { id, lifetime, state: State::Ready, labels: place.labels.clone(), receipt: Some(receipt) })
     }
 
-    async fn change_limits_and_mounts(&self, id: SandboxId, late: &Binding) -> Result<Changed, Fault> {
+    /// What the launcher changes, as it reads back afterwards.
+    async fn change_limits_and_mounts(&self, id: SandboxId, late: &Binding) -> Result<Amendment, Fault> {
         let mounts = late.mounts.clone();
         let limits = CgroupLimits {
             memory: late.limits.memory,
@@ -221,32 +225,35 @@ impl LocalBackend {
             pids: late.limits.pids,
         };
         if limits == CgroupLimits::default() && mounts.is_empty() {
-            return Ok(Changed::default());
+            return Ok(Amendment::default());
         }
         if limits != CgroupLimits::default() && self.facts.cgroups == Cgroups::None {
             let because = self.facts.no_cgroups_because.clone().unwrap_or_default();
             return Err(Fault::new(Kind::Denied, format!("limits cannot be changed here: {because}")));
         }
         match self.launcher.ask(|tag| Request::Bind { tag, id, limits, mounts }, &[]).await?.reply {
-            Reply::Bound { limits, mounts, .. } => Ok(Changed { limits, mounts }),
+            Reply::Bound { limits, mounts, .. } => Ok(Amendment { limits, mounts }),
             other => Err(unexpected(&other)),
         }
     }
 
-    async fn write_files(guest: &Guest, late: &Binding) -> Result<(), Fault> {
-        for file in &late.files {
+    /// What the guest changes. The receipt is amended by what is foreseen, so that nobody waits for anybody.
+    async fn tell_guest(&self, guest: &Guest, late: &Binding, foreseen: &Amendment) -> Result<(), Fault> {
+        let small = late.files.iter().map(|file| file.bytes.len()).sum::<usize>() <= SMALL_FILES;
+        let files = late.files.iter().filter(|_| small).cloned();
+        let request = BindRequest {
+            env: late.env.clone(),
+            files: files.map(|FileToWrite { path, bytes, mode }| SmallFile { path, mode, bytes }).collect(),
+            deadline_seconds: late.limits.wall_seconds,
+            amendment: foreseen.clone(),
+        };
+        guest.bind(&request).await?;
+        for file in late.files.iter().filter(|_| !small) {
             let how = WriteFile { mode: Some(file.mode), parents: true, ..WriteFile::default() };
             guest.write_file(&file.path, &file.bytes, how).await?;
         }
         Ok(())
     }
-}
-
-/// What the launcher changed in a living sandbox.
-#[derive(Debug, Default)]
-struct Changed {
-    limits: Vec<LimitInForce>,
-    mounts: Vec<cubicle_model::receipt::MountSeen>,
 }
 
 #[async_trait]
@@ -283,22 +290,30 @@ impl Backend for LocalBackend {
 
     async fn bind(&self, id: SandboxId, late: &Binding) -> Result<Bound, Fault> {
         refuse_what_binds_early(late)?;
-        let (mut seen, _) = self.data.look(id)?.ok_or_else(|| absent(id))?;
+        self.data.slot(id)?.ok_or_else(|| absent(id))?;
         let guest = self.guest(id);
-        let (changed, written) =
-            tokio::join!(self.change_limits_and_mounts(id, late), Self::write_files(&guest, late));
-        let changed = changed?;
-        written?;
-        if let Some(seconds) = late.limits.wall_seconds {
-            guest.set_deadline(std::time::Duration::from_secs(seconds)).await?;
+        let foreseen = foresee(late, self.facts.cgroups);
+        let changing = self.change_limits_and_mounts(id, late);
+        let changed = if covers_a_file(late) {
+            let changed = changing.await?;
+            self.tell_guest(&guest, late, &foreseen).await?;
+            changed
+        } else {
+            let (changed, told) = tokio::join!(changing, self.tell_guest(&guest, late, &foreseen));
+            // A launcher that refuses says why; a guest that is gone can only say that it is.
+            let changed = changed?;
+            told?;
+            changed
+        };
+        let amendment = with_deadline(changed, late);
+        if amendment != foreseen {
+            guest.bind(&BindRequest { amendment: amendment.clone(), ..BindRequest::default() }).await?;
         }
-        let receipt = seen.receipt.as_mut().map(|receipt| amend(receipt, changed, late));
-        guest.bind(&late.env, receipt.flatten()).await?;
         let mut listeners = Vec::new();
         for listener in &late.listeners {
             listeners.push(guest.listen(listener.port).await?);
         }
-        Ok(Bound { seen, listeners })
+        Ok(Bound { amendment, listeners })
     }
 
     async fn connect(&self, id: SandboxId) -> Result<GuestStream, Fault> {
@@ -346,27 +361,49 @@ fn refuse_what_binds_early(late: &Binding) -> Result<(), Fault> {
     }
 }
 
-/// Changes a receipt, and returns it as the sandbox should keep it if there was anything to change.
-fn amend(receipt: &mut Receipt, changed: Changed, late: &Binding) -> Option<serde_json::Value> {
-    if changed.limits.is_empty() && changed.mounts.is_empty() && late.limits.wall_seconds.is_none() {
-        return None;
-    }
-    let deadline = late.limits.wall_seconds.map(|value| LimitInForce {
-        name: "wall_seconds".into(),
-        value,
-        asked: true,
-        enforced: Enforcement::By { what: "sandboxd".into(), read_back: value },
+/// What a receipt will say when everything is as it is asked for. The launcher reads back what is in force, and where
+/// that is something else the sandbox is told.
+fn foresee(late: &Binding, cgroups: Cgroups) -> Amendment {
+    let [memory, pids, cpus] = match cgroups {
+        Cgroups::V1 => ["memory.limit_in_bytes", "pids.max", "cpu.cfs_quota_us"],
+        Cgroups::V2 | Cgroups::None => ["memory.max", "pids.max", "cpu.max"],
+    };
+    let asked = [
+        ("memory", memory, late.limits.memory),
+        ("pids", pids, late.limits.pids),
+        ("cpus", cpus, late.limits.millicpus),
+    ];
+    let limits =
+        asked.into_iter().filter_map(|(name, what, value)| Some(in_force(name, what, value?))).collect();
+    let mounts = late.mounts.iter().map(|mount| MountSeen {
+        target: mount.target.display().to_string(),
+        filesystem: "bind".into(),
+        read_only: mount.read_only,
+        nosuid: true,
+        nodev: true,
     });
-    for limit in changed.limits.into_iter().chain(deadline) {
-        receipt.limits.retain(|before| before.name != limit.name);
-        receipt.limits.push(limit);
-    }
-    receipt.observed.mounts.extend(changed.mounts);
-    let mut kept = receipt.clone();
-    if let Some(attempts) = &mut kept.attempts {
-        attempts.tried.clear();
-    }
-    serde_json::to_value(kept).ok()
+    with_deadline(Amendment { limits, mounts: mounts.collect() }, late)
+}
+
+fn with_deadline(mut amendment: Amendment, late: &Binding) -> Amendment {
+    amendment
+        .limits
+        .extend(late.limits.wall_seconds.map(|value| in_force("wall_seconds", "sandboxd", value)));
+    amendment
+}
+
+fn in_force(name: &str, what: &str, value: u64) -> LimitInForce {
+    let enforced = Enforcement::By { what: what.into(), read_back: value };
+    LimitInForce { name: name.into(), value, asked: true, enforced }
+}
+
+/// Whether a file would be hidden by a mount that comes after it.
+fn covers_a_file(late: &Binding) -> bool {
+    let below =
+        |file: &FileToWrite| late.mounts.iter().any(|mount| Path::new(&file.path).starts_with(&mount.target));
+    // A relative path, or one that climbs, is not looked into further.
+    let unclear = |file: &FileToWrite| !file.path.starts_with('/') || file.path.contains("..");
+    late.files.iter().any(|file| below(file) || unclear(file))
 }
 
 /// A second call finds the sandbox, if it is the one that is meant.

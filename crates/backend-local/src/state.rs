@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::attempts;
 
-/// A receipt is among the first records: it is written when a sandbox is made and when it is bound.
+/// A receipt is among the first records: it is written when a sandbox is made and amended when it is bound.
 const RECORDS_LOOKED_AT: usize = 16;
 
 /// One instance on this host.
@@ -110,7 +110,7 @@ impl DataDirectory {
         })
     }
 
-    fn slot(&self, id: SandboxId) -> Result<Option<OwnedFd>, Fault> {
+    pub(crate) fn slot(&self, id: SandboxId) -> Result<Option<OwnedFd>, Fault> {
         let path = self.path.join("sandboxes").join(id.to_string());
         match rustix::fs::open(&path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(slot) => Ok(Some(slot)),
@@ -134,7 +134,13 @@ fn first_records(slot: &OwnedFd) -> Option<(Placement, Option<Receipt>)> {
         let Ok(Some(entry)) = reader.next_entry() else { break };
         match entry.header.kind {
             RecordKind::Place => place = serde_json::from_slice(&entry.payload).ok(),
-            RecordKind::Receipt => receipt = serde_json::from_slice(&entry.payload).ok(),
+            RecordKind::Receipt => receipt = serde_json::from_slice::<Receipt>(&entry.payload).ok(),
+            RecordKind::Amendment => {
+                if let (Some(receipt), Ok(amendment)) = (&mut receipt, serde_json::from_slice(&entry.payload))
+                {
+                    receipt.amend(amendment);
+                }
+            }
             _ => {}
         }
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cubicle_guest::hello::Key;
+use cubicle_model::receipt::Amendment;
 use cubicle_model::{
     Binding, Fault, Isolation, Kind, Lifetime, Limits, Medium, Mount, Placement, Root, SandboxId, Trust,
 };
@@ -307,6 +308,7 @@ impl Backend for FakeBackend {
             })?);
         }
         self.shared.with(id, |sandbox| {
+            let before = receipt(&sandbox.placement, &sandbox.limits).limits;
             sandbox.limits = sandbox
                 .limits
                 .changed_by(&late.limits)
@@ -315,8 +317,10 @@ impl Backend for FakeBackend {
             sandbox.files.extend(late.files.iter().map(|file| (file.path.clone(), file.bytes.clone())));
             sandbox.mounts.extend(late.mounts.iter().cloned());
             sandbox.listeners.extend(listeners.iter().map(|(port, address, _)| (*port, *address)));
+            let now = receipt(&sandbox.placement, &sandbox.limits).limits;
+            let limits = now.into_iter().filter(|limit| !before.contains(limit)).collect();
             Ok(Bound {
-                seen: sandbox.seen(),
+                amendment: Amendment { limits, mounts: Vec::new() },
                 listeners: listeners.into_iter().map(|(_, _, open)| open).collect(),
             })
         })

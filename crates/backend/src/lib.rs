@@ -9,6 +9,7 @@ mod shared;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use cubicle_model::receipt::Amendment;
 use cubicle_model::{Binding, Fault, Isolation, Lifetime, Placement, Receipt, SandboxId};
 use serde::Serialize;
 
@@ -71,10 +72,10 @@ pub enum State {
     Ended,
 }
 
-/// What `bind` changed, and the listeners it made, in the order in which they were asked for.
+/// What `bind` changed of the receipt, and the listeners it made, in the order in which they were asked for.
 #[derive(Debug)]
 pub struct Bound {
-    pub seen: Seen,
+    pub amendment: Amendment,
     pub listeners: Vec<std::net::TcpListener>,
 }
 

@@ -129,7 +129,12 @@ async fn follow(
                 incomplete = true;
                 continue;
             }
-            Record::Start | Record::Eof | Record::Place | Record::Receipt | Record::Unknown(_) => continue,
+            Record::Start
+            | Record::Eof
+            | Record::Place
+            | Record::Receipt
+            | Record::Amendment
+            | Record::Unknown(_) => continue,
         };
         if closed.contains(&to) {
             continue;

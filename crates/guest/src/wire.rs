@@ -1,5 +1,6 @@
 //! What goes over a connection after the hello, and into the journal: shared by both ends.
 
+use cubicle_model::receipt::Amendment;
 use cubicle_model::{Command, ExecId, Exit, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -146,15 +147,50 @@ pub struct DeadlineRequest {
     pub seconds: u64,
 }
 
-/// The body of `POST /bind`.
+/// The body of `POST /bind`: everything that a ready sandbox is given by its guest, in one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BindRequest {
-    #[serde(default)]
+    /// Added to the environment of every later exec.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub env: std::collections::BTreeMap<String, String>,
-    /// What the sandbox has become, where binding changed that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<SmallFile>,
+    /// The sandbox ends that long after now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub receipt: Option<serde_json::Value>,
+    pub deadline_seconds: Option<u64>,
+    /// What the sandbox has become, where binding changed that.
+    #[serde(default, skip_serializing_if = "Amendment::is_empty")]
+    pub amendment: Amendment,
+}
+
+/// All files of a `BindRequest` together may have so many bytes; larger ones are sent on their own.
+pub const SMALL_FILES: usize = 64 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SmallFile {
+    /// Missing parents are made.
+    pub path: String,
+    pub mode: u32,
+    /// In base64.
+    #[serde(with = "base64_bytes")]
+    pub bytes: Vec<u8>,
+}
+
+mod base64_bytes {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
+        STANDARD.decode(text.as_bytes()).map_err(serde::de::Error::custom)
+    }
 }
 
 /// The body of `POST /listen`, and of its answer; port 0 asks for any free one.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cubicle_guest::client::{ClientError, EntryKind, Event, ExecStream, Guest, OutputLimits, WriteFile};
 use cubicle_guest::hello::Key;
 use cubicle_guest::journal::Kind;
-use cubicle_guest::wire::{ExecState, SignalName};
+use cubicle_guest::wire::{BindRequest, ExecState, SignalName};
 use cubicle_model::{Command, ExecId, ExecSpec, Exit, SandboxId, Stdin, TtySize};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -425,7 +425,7 @@ async fn a_sandbox_opens_a_stream_to_the_host_on_a_parked_connection() {
 async fn a_sandbox_is_given_an_environment_and_a_deadline() {
     let sandbox = Sandbox::start().await;
     let env = BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]);
-    sandbox.guest.bind(&env, None).await.unwrap();
+    sandbox.guest.bind(&BindRequest { env, ..BindRequest::default() }).await.unwrap();
     assert_eq!(sandbox.run("printf \"$GREETING\"").await.stdout, b"hello");
     sandbox.guest.set_deadline(Duration::from_secs(5000)).await.unwrap();
     let left = sandbox.guest.health().await.unwrap().deadline_seconds;

@@ -282,10 +282,8 @@ impl Cradle<'_> {
         let Self {
             plan, key, journal, control, lifeline, oom_events, own_process, own_mounts, outside, ..
         } = self;
-        let written =
-            serde_json::to_value(&receipt).and_then(|record| Ok((serde_json::to_vec(&record)?, record)));
-        let (body, record) = match written {
-            Ok(written) => written,
+        let body = match serde_json::to_string(&receipt) {
+            Ok(body) => body,
             Err(error) => return Failed::new(Kind::Internal, format!("write the receipt: {error}")),
         };
         // What made the sandbox, directories of the host among it, is not for whoever takes over pid 1.
@@ -307,7 +305,7 @@ impl Cradle<'_> {
             journal,
             journal_limit: plan.journal_limit,
             place: plan.place,
-            receipt: Some(record),
+            receipt: Some(body.clone()),
             lifeline: lifeline.filter(|_| plan.lifetime == Lifetime::Bound),
             deadline_seconds: plan.deadline_seconds,
             workload: if plan.two_uids {
@@ -329,7 +327,7 @@ impl Cradle<'_> {
         // The launcher decides whether the sandbox is handed out.
         let ready = FromCradle::Ready { contradictions: receipt.contradictions };
         let beside: Vec<_> = [&own_process, &own_mounts].into_iter().flatten().map(AsFd::as_fd).collect();
-        if let Err(error) = launcher.send(&ready, &body, &beside) {
+        if let Err(error) = launcher.send(&ready, body.as_bytes(), &beside) {
             return Failed::new(Kind::Unavailable, format!("the launcher is gone: {error}"));
         }
         drop((own_process, own_mounts));

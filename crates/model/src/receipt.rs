@@ -24,6 +24,30 @@ pub struct Receipt {
 
 pub const VERSION: u32 = 1;
 
+/// What binding changed about a sandbox, in the words of its receipt.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Amendment {
+    pub limits: Vec<LimitInForce>,
+    pub mounts: Vec<MountSeen>,
+}
+
+impl Amendment {
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.mounts.is_empty()
+    }
+}
+
+impl Receipt {
+    /// A limit takes the place of the one it changes, a mount that of the one it covers.
+    pub fn amend(&mut self, amendment: Amendment) {
+        let Amendment { limits, mounts } = amendment;
+        self.limits.retain(|before| limits.iter().all(|limit| limit.name != before.name));
+        self.limits.extend(limits);
+        self.observed.mounts.retain(|before| mounts.iter().all(|mount| mount.target != before.target));
+        self.observed.mounts.extend(mounts);
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     pub kernel: String,

@@ -342,8 +342,9 @@ async fn bind(
         pids: Some(pids),
         ..LimitRequest::default()
     };
-    let bound = backend.bind(id, &Binding { limits, ..Binding::default() }).await?;
-    Ok(bound.seen.receipt.ok_or("the bound sandbox has no receipt")?)
+    backend.bind(id, &Binding { limits, ..Binding::default() }).await?;
+    let seen = backend.observe(id).await?.ok_or("the bound sandbox is gone")?;
+    Ok(seen.receipt.ok_or("the bound sandbox has no receipt")?)
 }
 
 fn files_say(ground: &Ground, id: SandboxId, memory: &str, cpu: &str, pids: &str) -> Verdict {

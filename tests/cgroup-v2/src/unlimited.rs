@@ -92,7 +92,7 @@ async fn a_limit_cannot_be_bound_late(ground: &Ground) -> Verdict {
     match backend.bind(place.id, &Binding { limits, ..Binding::default() }).await {
         Err(refusal) if refusal.kind() == Kind::Denied => Ok(()),
         Err(other) => Err(format!("refused as {:?}: {other}", other.kind()).into()),
-        Ok(bound) => Err(format!("it was bound: {:?}", bound.seen.receipt).into()),
+        Ok(bound) => Err(format!("it was bound: {:?}", bound.amendment).into()),
     }
 }
 

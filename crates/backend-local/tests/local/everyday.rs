@@ -46,7 +46,7 @@ async fn a_job_goes_into_the_workspace_and_comes_out_as_an_archive() {
     let guest = backend.guest(place.id);
     let how = WriteFile { parents: true, ..WriteFile::default() };
     for (name, text) in [("workspace.md", "# job"), ("todos.yaml", "- one"), ("documents/a.txt", "first")] {
-        guest.write_file(&format!("/workspace/job_7/{name}"), text.as_bytes(), how.clone()).await.unwrap();
+        guest.write_file(&format!("/workspace/job_7/{name}"), text.as_bytes(), how).await.unwrap();
     }
     output(&guest, "echo second > job_7/documents/b.txt").await;
     let names = archived(&guest, "/workspace/job_7").await;

@@ -39,7 +39,10 @@ async fn everything_that_binds_late_binds_together_and_amends_the_receipt() {
     let bound = in_time("bind", backend.bind(place.id, &late)).await.unwrap();
     assert_eq!(bound.listeners.len(), 1);
 
-    let receipt = bound.seen.receipt.expect("a ready sandbox has a receipt");
+    let mut receipt = backend.observe(place.id).await.unwrap().unwrap().receipt.expect("it has a receipt");
+    let said = receipt.clone();
+    receipt.amend(bound.amendment);
+    assert_eq!(receipt, said, "what bind returns is what the sandbox keeps");
     let in_force = |name: &str| receipt.limits.iter().filter(|limit| limit.name == name).collect::<Vec<_>>();
     let asked = [
         ("memory", limits.memory),
@@ -92,4 +95,48 @@ async fn sizes_and_nonsense_are_refused_late_with_a_way_out() {
         let fault = backend.bind(place.id, &Binding { mounts, ..Default::default() }).await.unwrap_err();
         assert_eq!((fault.kind(), fault.way_out().is_some()), (kind, true), "{target}: {fault}");
     }
+}
+
+#[tokio::test]
+async fn a_file_that_goes_into_a_mount_is_written_there_and_not_below_it() {
+    let Some(host) = Host::with_sandboxes().await else { return };
+    let backend = host.backend().await;
+    let directory = host.data().canonicalize().unwrap().join("workspaces/given");
+    std::fs::create_dir_all(&directory).unwrap();
+    if backend.facts().privileged {
+        std::os::unix::fs::chown(&directory, Some(1000), Some(1000)).unwrap();
+    }
+    for round in 0..10 {
+        let place = place(Lifetime::Bound);
+        backend.ensure(&place).await.unwrap();
+        let text = format!("round {round}\n");
+        let late = Binding {
+            files: vec![
+                FileToWrite { path: "/workspace/in/note".into(), bytes: text.clone().into(), mode: 0o600 },
+                FileToWrite { path: "/home/agent/run".into(), bytes: b"echo ran".into(), mode: 0o755 },
+            ],
+            mounts: vec![Mount { source: directory.clone(), target: "/workspace".into(), read_only: false }],
+            ..Default::default()
+        };
+        backend.bind(place.id, &late).await.unwrap();
+        let guest = backend.guest(place.id);
+        assert_eq!(output(&guest, "cat in/note; sh ~/run").await, format!("{text}ran\n"));
+        assert_eq!(std::fs::read_to_string(directory.join("in/note")).unwrap(), text);
+        backend.destroy(place.id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn files_too_large_for_one_request_arrive_whole() {
+    let Some(host) = Host::with_sandboxes().await else { return };
+    let backend = host.backend().await;
+    let place = place(Lifetime::Bound);
+    backend.ensure(&place).await.unwrap();
+    let files = [("/workspace/large", 3 << 20), ("/tmp/small", 10)].map(|(path, length)| FileToWrite {
+        path: path.into(),
+        bytes: vec![b'x'; length],
+        mode: 0o644,
+    });
+    backend.bind(place.id, &Binding { files: files.into(), ..Default::default() }).await.unwrap();
+    assert_eq!(output(&backend.guest(place.id), "wc -c < large; wc -c < /tmp/small").await, "3145728\n10\n");
 }

@@ -75,10 +75,11 @@ pub async fn bind_changes_limits_and_amends_the_receipt(harness: &dyn Harness) -
         Err(skipped) => return skipped,
     };
     let later = super::observed(&*backend, id).await.expect("the sandbox is there");
-    for (when, seen) in [("at once", bound.seen), ("later", later)] {
-        let receipt = seen.receipt.expect("a ready sandbox has a receipt");
+    let later = later.receipt.expect("a ready sandbox has a receipt").limits;
+    for (when, limits) in [("at once", bound.amendment.limits), ("later", later)] {
         for (name, value) in [("memory", 64 << 20), ("pids", 32)] {
-            let limit = receipt.limits.iter().find(|limit| limit.name == name).expect("the limit is named");
+            let found: Vec<_> = limits.iter().filter(|limit| limit.name == name).collect();
+            let [limit] = found[..] else { panic!("{name} is there {} times {when}", found.len()) };
             assert_eq!((limit.value, limit.asked), (value, true), "{name}, {when}");
         }
     }

@@ -50,7 +50,7 @@ impl<'a> Frame<'a> {
             Kind::Eof => Event::Eof(json(self.bytes)?),
             Kind::Truncated => Event::Truncated(json(self.bytes)?),
             Kind::Lost => Event::Lost(json(self.bytes)?),
-            Kind::Place | Kind::Receipt | Kind::Unknown(_) => Event::Other,
+            Kind::Place | Kind::Receipt | Kind::Amendment | Kind::Unknown(_) => Event::Other,
         })
     }
 }
@@ -336,7 +336,7 @@ impl Gathering {
                 self.stdout_truncated |= lost.stdout > 0;
                 self.stderr_truncated |= lost.stderr > 0;
             }
-            Kind::Place | Kind::Receipt | Kind::Unknown(_) => {}
+            Kind::Place | Kind::Receipt | Kind::Amendment | Kind::Unknown(_) => {}
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! Streams other than requests and answers: TCP into a sandbox, listeners in it, streams that it opens; and what a
 //! sandbox is asked about itself.
 
-use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
@@ -113,14 +112,9 @@ impl Guest {
         self.call_json("GET /receipt", b"", Repeat::Safe).await
     }
 
-    /// Adds to the environment of every later exec, and replaces the receipt where there is a new one.
-    pub async fn bind(
-        &self,
-        env: &BTreeMap<String, String>,
-        receipt: Option<serde_json::Value>,
-    ) -> Result<(), ClientError> {
-        let body = to_json(&BindRequest { env: env.clone(), receipt })?;
-        self.call("POST /bind", &body, Repeat::Safe).await.map(drop)
+    /// Gives a ready sandbox what it is to have from now on.
+    pub async fn bind(&self, what: &BindRequest) -> Result<(), ClientError> {
+        self.call("POST /bind", &to_json(what)?, Repeat::Safe).await.map(drop)
     }
 
     /// Lets the sandbox end itself that long after now.

@@ -60,8 +60,8 @@ pub struct Config {
     pub journal_limit: u64,
     /// Becomes the first record.
     pub place: Value,
-    /// Becomes the second record.
-    pub receipt: Option<Value>,
+    /// Becomes the second record: a `Receipt` as JSON. It is kept as text, which takes the least memory.
+    pub receipt: Option<String>,
     /// When it hangs up the sandbox ends at once.
     pub lifeline: Option<OwnedFd>,
     pub deadline_seconds: u64,

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use cubicle_model::{ExecId, TtySize};
+use cubicle_model::{ExecId, Receipt, TtySize};
 use cubicle_sys::{clock, terminal};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 
 use super::connection::{Connection, Moment, Phase};
 use super::http::{self, Head, Refusal};
-use super::server::Server;
+
+use super::server::{Server, draft};
 use super::stream::{Format, Stream, Until};
 use super::tree::{self, Tag};
 use super::tunnel::{self, Greeting};
-use super::{ending, signals, spec};
+use super::{ending, files, signals, spec};
 use crate::hello;
-use crate::journal::{Draft, Kind};
+use crate::journal::Kind;
 use crate::wire;
 
 pub(super) enum Answer {
@@ -73,21 +74,9 @@ impl Server {
             }
             ("GET", ["journal"]) => self.show_journal(connection, head),
             ("GET", ["health"]) => Ok(Answer::Json(200, self.health())),
-            ("GET", ["receipt"]) => match &self.receipt {
-                Some(receipt) => Ok(Answer::Json(200, receipt.clone())),
-                None => Err(Refusal::new(404, "no_receipt", "this sandbox has no isolation receipt")),
-            },
-            ("PUT", ["receipt"]) => {
-                self.replace_receipt(parse(body)?)?;
-                Ok(Answer::Json(200, json!({})))
-            }
+            ("GET", ["receipt"]) => Ok(Answer::Json(200, to_value(&self.amended_receipt()?))),
             ("POST", ["bind"]) => {
-                let request: wire::BindRequest = parse(body)?;
-                spec::check_environment(&request.env)?;
-                if let Some(receipt) = request.receipt {
-                    self.replace_receipt(receipt)?;
-                }
-                self.settings.env.extend(request.env);
+                self.bind(parse(body)?)?;
                 Ok(Answer::Json(200, json!({})))
             }
             ("POST", ["deadline"]) => {
@@ -243,20 +232,36 @@ impl Server {
         })
     }
 
-    /// A sandbox that was bound to its user has another receipt than before; the journal keeps both.
-    fn replace_receipt(&mut self, receipt: Value) -> Result<(), Refusal> {
-        let payload = receipt.to_string();
-        let draft = Draft {
-            kind: Kind::Receipt,
-            exec: 0,
-            time_us: clock::unix_micros(),
-            stream_offset: 0,
-            payload: payload.as_bytes(),
-        };
-        self.journal.append_from_reserve(&[draft]).map_err(|error| {
-            Refusal::new(507, "journal_unwritable", format!("cannot write the journal: {error}"))
+    fn amended_receipt(&self) -> Result<Receipt, Refusal> {
+        let text = self.receipt.as_deref();
+        let text =
+            text.ok_or_else(|| Refusal::new(404, "no_receipt", "this sandbox has no isolation receipt"))?;
+        let mut receipt: Receipt = serde_json::from_str(text).map_err(|error| {
+            Refusal::new(500, "no_receipt", format!("the receipt cannot be read: {error}"))
         })?;
-        self.receipt = Some(receipt);
+        for amendment in &self.amendments {
+            receipt.amend(amendment.clone());
+        }
+        Ok(receipt)
+    }
+
+    /// Small files are written right here and not in a thread: nothing runs in the sandbox yet that would have to wait.
+    fn bind(&mut self, request: wire::BindRequest) -> Result<(), Refusal> {
+        spec::check_environment(&request.env)?;
+        for file in &request.files {
+            files::write_small(file, self.settings.workload)?;
+        }
+        if !request.amendment.is_empty() {
+            let payload = serde_json::to_vec(&request.amendment).expect("an amendment is plain JSON");
+            self.journal.append_from_reserve(&[draft(0, Kind::Amendment, &payload)]).map_err(|error| {
+                Refusal::new(507, "journal_unwritable", format!("cannot write the journal: {error}"))
+            })?;
+            self.amendments.push(request.amendment);
+        }
+        if let Some(seconds) = request.deadline_seconds {
+            self.set_deadline(seconds);
+        }
+        self.settings.env.extend(request.env);
         Ok(())
     }
 

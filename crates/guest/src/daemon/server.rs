@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use cubicle_model::SandboxId;
+use cubicle_model::receipt::Amendment;
 use cubicle_sys::spawn::Permit;
 use cubicle_sys::{clock, signal, spawn};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -130,7 +131,8 @@ pub(super) struct Server {
     pub(super) tunnels: Slots<Tunnel>,
     pub(super) workers: Workers,
     pub(super) oom: OomCounter,
-    pub(super) receipt: Option<Value>,
+    pub(super) receipt: Option<String>,
+    pub(super) amendments: Vec<Amendment>,
     pub(super) deadline: u64,
     /// Execs whose first process ended or whose output closed since the last look.
     pub(super) unsettled: Vec<u32>,
@@ -179,6 +181,7 @@ impl Server {
             workers: Workers::default(),
             oom: OomCounter::new(config.oom_events),
             receipt: config.receipt,
+            amendments: Vec::new(),
             deadline: now,
             unsettled: Vec::new(),
             buffer: Vec::new(),
@@ -216,8 +219,7 @@ impl Server {
 
     fn write_first_records(&mut self, place: &Value) -> io::Result<()> {
         let place = place.to_string();
-        let receipt = self.receipt.as_ref().map(Value::to_string);
-        match &receipt {
+        match &self.receipt {
             None => self.journal.append(&[draft(0, Kind::Place, place.as_bytes())])?,
             Some(receipt) => self.journal.append(&[
                 draft(0, Kind::Place, place.as_bytes()),

@@ -24,6 +24,8 @@ pub enum Kind {
     Place,
     /// The isolation receipt, as JSON.
     Receipt,
+    /// What binding changed about it, as JSON.
+    Amendment,
     /// An exec began: `wire::Start`.
     Start,
     Stdout,
@@ -51,6 +53,7 @@ impl Kind {
             7 => Self::Eof,
             8 => Self::Truncated,
             9 => Self::Lost,
+            10 => Self::Amendment,
             other => Self::Unknown(other),
         }
     }
@@ -66,6 +69,7 @@ impl Kind {
             Self::Eof => 7,
             Self::Truncated => 8,
             Self::Lost => 9,
+            Self::Amendment => 10,
             Self::Unknown(byte) => byte,
         }
     }
@@ -81,6 +85,7 @@ impl Kind {
             Self::Eof => "eof",
             Self::Truncated => "truncated",
             Self::Lost => "lost",
+            Self::Amendment => "amendment",
             Self::Unknown(_) => "unknown",
         }
     }

@@ -25,6 +25,11 @@ mod tests;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 
+use cubicle_sys::file_identity;
+
+use super::Workload;
+use super::http::Refusal;
+use crate::wire::SmallFile;
 use failure::{Failure, Trouble};
 use path::Query;
 use root::Root;
@@ -76,6 +81,24 @@ pub(crate) fn serve(
         Ok(root) => serve_in(root, request, body, connection),
         Err(failure) => refuse(request, failure, body, connection),
     }
+}
+
+/// Replaces a small file in the calling thread, with the workload's rights.
+pub(super) fn write_small(file: &SmallFile, workload: Workload) -> Result<(), Refusal> {
+    let write = || write::put_whole(Root::of_this_process()?, &file.path, file.mode, &file.bytes);
+    let written = match workload {
+        Workload::OneUid => write(),
+        Workload::TwoUids { uid, gid } => file_identity::with(uid, gid, || Ok(write())).map_err(|error| {
+            Refusal::new(500, "no_identity", format!("cannot act as the workload: {error}"))
+        })?,
+    };
+    written.map_err(|failure| {
+        let refusal = Refusal::new(failure.status, failure.code, failure.message);
+        match failure.hint {
+            Some(hint) => refusal.hint(hint),
+            None => refusal,
+        }
+    })
 }
 
 /// Unpacks an archive below `into` of a directory that stands for the sandbox's root, for tests of hostile archives.

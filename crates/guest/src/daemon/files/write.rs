@@ -59,6 +59,18 @@ pub(super) fn put(
     Ok(reply::json(connection, status, &Written { path: list::shown(path.as_bytes()), size })?)
 }
 
+/// The same for contents that are there already; missing directories are made.
+pub(super) fn put_whole(root: &Root, path: &str, mode: u32, bytes: &[u8]) -> Result<(), Failure> {
+    let path = SandboxPath::from_bytes(path.as_bytes())?;
+    let place = place_for_writing(root, &path, true)?;
+    if place.stat().is_ok_and(|stat| is_directory(&stat)) {
+        return Err(Failure::of(Errno::ISDIR, &path));
+    }
+    let mut unfinished = Unfinished::create(&place, &path)?;
+    unfinished.file.write_all(bytes).map_err(|error| Failure::of_io(&error, &path))?;
+    unfinished.finish(Mode::from_raw_mode(mode & 0o777), false, &path)
+}
+
 /// Makes a directory with everything above it.
 pub(super) fn mkdir(
     root: &Root,
