@@ -211,9 +211,11 @@ fn spawn(caller: OwnedFd) -> io::Result<Child> {
     while written < BINARY.len() {
         written += rustix::io::write(&program, &BINARY[written..])?;
     }
+    // Nobody has mapped it, so sealing what comes is enough. Sealing what is there as well fails now and then, when the
+    // kernel happens to hold one of its pages.
     rustix::fs::fcntl_add_seals(
         &program,
-        SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE,
+        SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE,
     )?;
     #[expect(clippy::disallowed_methods, reason = "the launcher is the one program that the product starts")]
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));

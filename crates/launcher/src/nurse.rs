@@ -94,7 +94,7 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
     };
     let namespace = user_namespace(&pairs, ward.users.is_some())?;
     // pid 1 will be born into these. A network namespace alone takes as long to make as everything else together.
-    unshare(Namespaces::NET.and(Namespaces::IPC).and(Namespaces::UTS).and(Namespaces::CGROUP))
+    unshare(Namespaces::NET.and(Namespaces::IPC).and(Namespaces::UTS))
         .step(|| "make namespaces".into())?;
     cubicle_sys::loopback::up().step(|| "switch on the loopback interface".into())?;
     let oom_events = cgroup.oom_events();
@@ -115,7 +115,8 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
     let limits = cgroup.limit(&birth.plan.cgroup)?;
     move_into_link_name_space(template.as_fd(), Some(LinkNameSpaceType::Mount))
         .step(|| "enter the mount namespace of the root".into())?;
-    let namespaces = Namespaces::MOUNT.and(Namespaces::PID);
+    // The cgroup namespace comes after the limits, which version 2 does not let anybody inside of one change.
+    let namespaces = Namespaces::MOUNT.and(Namespaces::PID).and(Namespaces::CGROUP);
     match fork_into(namespaces, Parent::MakersParent, None).step(|| "make the sandbox's namespaces".into())? {
         // From here on pid 1 speaks for itself, so that nothing depends on this process any more.
         Side::Parent { .. } => exit_now(0),
