@@ -14,7 +14,7 @@ pub struct HostRoot {
     pub entries: Vec<Entry>,
     /// Names in the base's `/etc` that everybody may read.
     pub etc: Vec<String>,
-    /// Names in the host's `/proc`.
+    /// Names in the host's `/proc` of what others than root can read or write.
     pub proc: Vec<String>,
     pub devices: Vec<String>,
 }
@@ -75,6 +75,7 @@ impl HostRoot {
             proc: names(Path::new("/proc"))
                 .into_iter()
                 .filter(|name| !name.starts_with(|c: char| c.is_ascii_digit()))
+                .filter(|name| is_worth_covering(&Path::new("/proc").join(name)))
                 .collect(),
             devices: names(Path::new("/dev")),
             base,
@@ -87,6 +88,13 @@ fn is_for_everybody(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| {
         let needed = if metadata.is_dir() { 0o005 } else { 0o004 };
         metadata.permissions().mode() & needed == needed
+    })
+}
+
+fn is_worth_covering(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| {
+        let others = metadata.permissions().mode() & 0o006 != 0;
+        others && (!metadata.is_dir() || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()))
     })
 }
 

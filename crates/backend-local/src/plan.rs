@@ -17,25 +17,17 @@ const SHOWN_OF_HOST: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", 
 /// What is made anew in every root.
 const MADE: &[&str] =
     &["dev", "etc", "home", "mnt", "proc", "run", "sys", "tmp", "var", "workspace", "root", ".cubicle"];
-/// Directories of `/etc` that programs need and that tell nothing of the host's users or keys.
+/// Directories of `/etc` that programs do not work without and that tell nothing of the host's users or keys. Each is a
+/// mount in every sandbox.
 const ETC_DIRECTORIES: &[&str] = &[
     "alternatives",
-    "ld.so.conf.d",
     "fonts",
-    "perl",
-    "terminfo",
-    "python3",
-    "python3.11",
-    "python3.12",
-    "python3.13",
+    "java-11-openjdk",
     "java-17-openjdk",
     "java-21-openjdk",
-    "ca-certificates",
+    "java-25-openjdk",
     "pki",
     "crypto-policies",
-    "mime",
-    "xml",
-    "sgml",
 ];
 const ETC_FILES: &[&str] = &[
     "ld.so.cache",
@@ -66,7 +58,6 @@ const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 const COVERED_FILES_OF_PROC: &[&str] = &[
     "bootconfig",
     "cmdline",
-    "config.gz",
     "diskstats",
     "interrupts",
     "iomem",
@@ -82,7 +73,6 @@ const COVERED_FILES_OF_PROC: &[&str] = &[
     "partitions",
     "sched_debug",
     "softirqs",
-    "swaps",
     "sysrq-trigger",
 ];
 /// The same for directories: devices, file systems and interrupts of the host, and triggers on its load.
@@ -103,7 +93,11 @@ pub struct Planned<T> {
 /// The read-only root that all sandboxes of this kind share.
 pub fn plan_template(root: &Root, host: &HostRoot, facts: &HostFacts) -> Planned<TemplatePlan> {
     let mut steps = Steps::default();
-    for name in ["dev", "dev/pts", "dev/shm", "etc", "home", "home/agent", "proc", "run", "sys"] {
+    steps.directory("dev", 0o755);
+    if facts.privileged {
+        steps.0.push(RootStep::DeviceFilesystem { path: "dev".into() });
+    }
+    for name in ["dev/pts", "dev/shm", "etc", "home", "home/agent", "proc", "run", "sys"] {
         steps.directory(name, 0o755);
     }
     steps.directory("tmp", 0o1777);
@@ -132,7 +126,7 @@ pub fn plan_template(root: &Root, host: &HostRoot, facts: &HostFacts) -> Planned
         }
     }
     plan_etc(&mut steps, host);
-    plan_dev(&mut steps, host);
+    plan_dev(&mut steps, host, facts);
     if !facts.privileged {
         steps.directory(HOST_PROC, 0o755);
         steps.0.push(RootStep::HostProc { path: HOST_PROC.into() });
@@ -177,9 +171,15 @@ agent:x:1000:1000:agent:/home/agent:/bin/sh
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 ";
 
-fn plan_dev(steps: &mut Steps, host: &HostRoot) {
+fn plan_dev(steps: &mut Steps, host: &HostRoot, facts: &HostFacts) {
     for name in DEVICES.iter().filter(|name| host.devices.iter().any(|device| device == **name)) {
-        steps.0.push(RootStep::Device { name: (*name).into() });
+        let name = (*name).to_owned();
+        // Each mount costs every sandbox; only root can do with one for all devices.
+        steps.0.push(if facts.privileged {
+            RootStep::DeviceNode { name }
+        } else {
+            RootStep::Device { name }
+        });
     }
     for (name, target) in [
         ("dev/ptmx", "pts/ptmx"),
@@ -356,6 +356,7 @@ fn expect(
     for step in &template.steps {
         match step {
             RootStep::Bind { path, .. } => _ = mounts.insert(absolute(path), MountRule::ReadOnly),
+            RootStep::DeviceFilesystem { path } => _ = mounts.insert(absolute(path), MountRule::ReadOnly),
             RootStep::Device { name } => _ = mounts.insert(format!("/dev/{name}"), MountRule::ReadOnly),
             _ => {}
         }

@@ -94,8 +94,7 @@ fn wait_and_bear(ward: Ward<'_>, slot: &Slot, cgroup: &Cgroup, launcher: &Channe
     };
     let namespace = user_namespace(&pairs, ward.users.is_some())?;
     // pid 1 will be born into these. A network namespace alone takes as long to make as everything else together.
-    unshare(Namespaces::NET.and(Namespaces::IPC).and(Namespaces::UTS))
-        .step(|| "make namespaces".into())?;
+    unshare(Namespaces::NET.and(Namespaces::IPC).and(Namespaces::UTS)).step(|| "make namespaces".into())?;
     cubicle_sys::loopback::up().step(|| "switch on the loopback interface".into())?;
     let oom_events = cgroup.oom_events();
     launcher.send(&FromCradle::Prepared, &[], &[namespace.as_fd()]).step(|| "tell the launcher".into())?;

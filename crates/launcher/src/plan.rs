@@ -42,6 +42,14 @@ pub enum RootStep {
         from: PathBuf,
         path: PathBuf,
     },
+    /// A file system of its own for device nodes; read-only once everything is in it.
+    DeviceFilesystem {
+        path: PathBuf,
+    },
+    /// A device node in it, made as the host's is. Only root can.
+    DeviceNode {
+        name: String,
+    },
     /// A device node of the host.
     Device {
         name: String,

@@ -7,7 +7,7 @@ use std::path::Path;
 use cubicle_sys::children::exit_now;
 use cubicle_sys::clone::{Namespaces, Parent, Side, fork_into};
 use cubicle_sys::mount::{Attributes, Depth, set_attributes};
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mkdirat, mknodat, openat, symlinkat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
@@ -64,6 +64,14 @@ fn assemble(plan: &TemplatePlan, place: &Path) -> Result<(), Failed> {
     for step in &plan.steps {
         carry_out(&root, step)?;
     }
+    for step in &plan.steps {
+        if let RootStep::DeviceFilesystem { path } = step {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let devices = openat(&root, path, flags, Mode::empty()).step(|| "open the devices".into())?;
+            set_attributes(&devices, Depth::This, Attributes::READ_ONLY, None)
+                .step(|| "make the devices read-only".into())?;
+        }
+    }
     rustix::process::fchdir(&root).step(|| "enter the root".into())?;
     rustix::process::pivot_root(".", ".").step(|| "make it the root".into())?;
     unmount(".", UnmountFlags::DETACH).step(|| "let go of the old root".into())?;
@@ -84,6 +92,16 @@ fn root_filesystem() -> rustix::io::Result<OwnedFd> {
     )
 }
 
+/// The one file system of a sandbox on which device nodes are devices.
+fn device_filesystem() -> rustix::io::Result<OwnedFd> {
+    let filesystem = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(filesystem.as_fd(), "mode", "0755")?;
+    fsconfig_set_string(filesystem.as_fd(), "size", "64k")?;
+    fsconfig_create(filesystem.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(filesystem.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
 fn carry_out(root: &OwnedFd, step: &RootStep) -> Result<(), Failed> {
     match step {
         RootStep::Directory { path, mode } => mkdirat(root, path, Mode::from_raw_mode(*mode))
@@ -100,6 +118,19 @@ fn carry_out(root: &OwnedFd, step: &RootStep) -> Result<(), Failed> {
             write_file(root, path, &bytes)
         }
         RootStep::Bind { from, path } => bind(root, from, path, Depth::WithEverythingBelow, READ_ONLY),
+        RootStep::DeviceFilesystem { path } => {
+            let devices = device_filesystem().step(|| "make a tmpfs for devices".into())?;
+            move_mount(&devices, "", root, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+                .step(|| format!("mount /{}", path.display()))
+        }
+        RootStep::DeviceNode { name } => {
+            let say = || format!("make /dev/{name}");
+            let of_host = rustix::fs::stat(Path::new("/dev").join(name)).step(say)?;
+            let path = Path::new("dev").join(name);
+            mknodat(root, &path, FileType::CharacterDevice, Mode::empty(), of_host.st_rdev).step(say)?;
+            rustix::fs::chmodat(root, &path, Mode::from_raw_mode(0o666), rustix::fs::AtFlags::empty())
+                .step(say)
+        }
         RootStep::Device { name } => {
             let path = Path::new("dev").join(name);
             write_file(root, &path, b"")?;
