@@ -91,7 +91,7 @@ fn missing(isolation: Isolation) -> Unmet {
     let (because, fix) = match isolation {
         Isolation::Gvisor => (
             "this version does not run sandboxes inside gVisor",
-            "use a host that this code may be trusted on with --trust medium, which runs in 'namespaces'",
+            "nothing mends it in this version; code of medium or high trust runs in 'namespaces'",
         ),
         Isolation::Landlock => (
             "this version has no isolation without namespaces",

@@ -19,7 +19,7 @@ echo "  I am         uid $(id -u), gid $(id -g), on $(uname -n)"
 echo "  I am in      $(pwd), my home is $HOME"
 echo "  I can see    $(ls / | tr '\n' ' ')"
 echo "  processes    $(ls -d /proc/[0-9]* | wc -l)"
-echo "  network      $(ls /sys/class/net 2>/dev/null | tr '\n' ' ')"
+echo "  network      $(awk -F: 'NR > 2 { print $1 }' /proc/net/dev | tr -d '\n')"
 if touch /usr/written 2>/dev/null; then echo "  /usr         writable"; else echo "  /usr         read-only"; fi
 if cat /etc/shadow >/dev/null 2>&1; then echo "  /etc/shadow  readable"; else echo "  /etc/shadow  not there"; fi
 "#;

@@ -68,6 +68,7 @@ fn limit(limit: &LimitInForce) -> String {
     };
     let value = match limit.name.as_str() {
         "memory" | "workspace" | "tmp" | "journal" => ByteSize(limit.value).to_string(),
+        "cpus" => format!("{} cores", limit.value as f64 / 1000.0),
         _ => limit.value.to_string(),
     };
     format!("  {:<12} {value} ({enforced})", limit.name)
