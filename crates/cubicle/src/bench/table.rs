@@ -38,10 +38,11 @@ pub(crate) fn render_markdown(rows: &[Row], machine: &Machine) -> String {
     for row in rows {
         let cells = Cells::of(row);
         // A bar in a text would end its cell.
-        let what = row.what.replace('|', "\\|").replace('\n', " ");
+        let plain = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+        let (what, versus) = (plain(&row.what), plain(&cells.versus));
         text.push_str(&format!(
-            "| {} | {what} | {} | {} | {} | {} | {} | {} | {} |\n",
-            row.id, cells.p50, cells.p99, row.unit, cells.versus, cells.ratio, cells.goal, cells.met
+            "| {} | {what} | {} | {} | {} | {versus} | {} | {} | {} |\n",
+            row.id, cells.p50, cells.p99, row.unit, cells.ratio, cells.goal, cells.met
         ));
     }
     text.push('\n');
@@ -105,8 +106,8 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_a_dash_and_not_a_zero() {
-        let row = Row::measured("cycles", "a|b", &Samples::default(), "/s");
+        let row = Row::measured("cycles", "a|b", &Samples::default(), "/s").over("c|d", &Samples::default());
         let text = render_markdown(&[row], &Machine::default());
-        assert!(text.contains("| cycles | a\\|b | - | - | /s | - | - | - | - |"), "{text}");
+        assert!(text.contains("| cycles | a\\|b | - | - | /s | c\\|d | - | - | - |"), "{text}");
     }
 }

@@ -125,7 +125,7 @@ impl Connection {
 
     /// Whether something waits for the other side to read.
     pub(super) fn wants_output(&self) -> bool {
-        let is_held = matches!(&self.phase, Phase::Streaming(stream) if stream.is_held);
+        let is_held = matches!(&self.phase, Phase::Streaming(stream) if stream.held_until.is_some());
         self.blocked || (self.has_outgoing() && !is_held)
     }
 

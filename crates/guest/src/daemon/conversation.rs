@@ -82,20 +82,9 @@ impl Server {
         }
     }
 
-    /// Lets those go on who were held back to have more to say.
-    pub(super) fn release(&mut self, held: Vec<u64>) {
-        for key in held {
-            if let Some(mut connection) = self.connections.take(key) {
-                if let Phase::Streaming(stream) = &mut connection.phase {
-                    stream.is_held = false;
-                }
-                self.connections.put_back(key, connection);
-            }
-        }
-    }
-
     /// Lets every reader have what is new.
     pub(super) fn deliver(&mut self) {
+        self.held_until = None;
         for key in self.connections.keys() {
             let Some(connection) = self.connections.take(key) else { continue };
             let waits =
@@ -154,9 +143,7 @@ impl Server {
                     }
                     Ok(pumped) => {
                         self.has_more |= pumped == Pumped::More;
-                        if stream.is_held && !self.held.contains(&key) {
-                            self.held.push(key);
-                        }
+                        self.held_until = [self.held_until, stream.held_until].into_iter().flatten().min();
                         connection.blocked = pumped == Pumped::Blocked;
                         connection.phase = Phase::Streaming(stream);
                         return After::Keep(connection);

@@ -20,6 +20,9 @@ use crate::hello;
 use crate::journal::Kind;
 use crate::wire;
 
+/// How long the beginning of an exec may wait for its end, to be sent with it.
+const HOLD_NANOS: u64 = 2_000_000;
+
 pub(super) enum Answer {
     Json(u16, Value),
     /// The answer goes out over time.
@@ -120,8 +123,9 @@ impl Server {
         }
         let answer = self.stream_exec(connection, head, exec, None)?;
         Ok(match answer {
-            Answer::Phase(Phase::Streaming(mut stream)) => {
-                stream.is_held = false;
+            // Most commands are short: their beginning, output and end then go out together, and wake their reader once.
+            Answer::Phase(Phase::Streaming(mut stream)) if known.is_none() => {
+                stream.held_until = Some(clock::boot_nanos() + HOLD_NANOS);
                 Answer::Phase(Phase::Streaming(stream))
             }
             answer => answer,

@@ -33,8 +33,6 @@ const EXIT_ASKED: i32 = 0;
 
 /// Beside one connection for each exec that may run.
 const SPARE_CONNECTIONS: usize = 64;
-/// How long the beginning of an exec may wait for its end, to be sent with it.
-const HOLD_NANOS: i64 = 1_000_000;
 const EVENTS_AT_ONCE: usize = 32;
 const FEATURES: &[&str] = &["exec", "files", "journal", "listen", "ports", "accept"];
 
@@ -139,8 +137,8 @@ pub(super) struct Server {
     /// What is read from pipes goes through it; there only while execs run that print much.
     pub(super) buffer: Vec<u8>,
     pub(super) null: Option<Arc<OwnedFd>>,
-    /// Connections whose exec has only just begun. What it says first may be all there is, and goes out together.
-    pub(super) held: Vec<u64>,
+    /// When the first of those streams goes on whose exec has only just begun.
+    pub(super) held_until: Option<u64>,
     /// Some reader has more to get at once.
     pub(super) has_more: bool,
     listener: Option<OwnedFd>,
@@ -186,7 +184,7 @@ impl Server {
             unsettled: Vec::new(),
             buffer: Vec::new(),
             null: None,
-            held: Vec::new(),
+            held_until: None,
             has_more: false,
             listener: config.listener,
             lifeline: config.lifeline,
@@ -234,12 +232,16 @@ impl Server {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_AT_ONCE);
         loop {
             events.clear();
-            let held = std::mem::take(&mut self.held);
-            let timeout = match (self.has_more, held.is_empty()) {
-                (true, _) => Some(rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }),
-                (false, false) => Some(rustix::event::Timespec { tv_sec: 0, tv_nsec: HOLD_NANOS }),
-                (false, true) => None,
+            let nanos = match (self.has_more, self.held_until) {
+                (true, _) => Some(0),
+                // At least a little, so that a clock that stands still does not make this loop spin.
+                (false, Some(due)) => Some(due.saturating_sub(clock::boot_nanos()).max(10_000)),
+                (false, None) => None,
             };
+            let timeout = nanos.map(|nanos| rustix::event::Timespec {
+                tv_sec: (nanos / 1_000_000_000) as i64,
+                tv_nsec: (nanos % 1_000_000_000) as i64,
+            });
             self.has_more = false;
             match epoll::wait(&self.epoll.0, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -253,7 +255,6 @@ impl Server {
                 }
             }
             self.settle();
-            self.release(held);
             self.deliver();
         }
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use cubicle_sys::clock;
 use rustix::io::Errno;
 
 use super::connection::{Connection, Moment, Sent};
@@ -26,8 +27,8 @@ pub(super) struct Stream {
     /// Bytes of an announced chunk that still go from file to socket.
     chunk_left: u64,
     keep_alive: bool,
-    /// Nothing goes out yet.
-    pub(super) is_held: bool,
+    /// Nothing goes out before this moment, unless the stream has come to its end by then.
+    pub(super) held_until: Option<u64>,
     /// The exit code goes behind the last record, as a line of its own.
     exit_line: Option<String>,
 }
@@ -97,7 +98,7 @@ impl Stream {
         until: Until,
         keep_alive: bool,
     ) -> Self {
-        Self { offset, exec, format, until, chunk_left: 0, keep_alive, is_held: false, exit_line: None }
+        Self { offset, exec, format, until, chunk_left: 0, keep_alive, held_until: None, exit_line: None }
     }
 
     /// Sends what is there. `end` is where the stream ends, when that is known already.
@@ -107,9 +108,10 @@ impl Stream {
         journal: &Journal,
         end: Option<&End>,
     ) -> io::Result<Pumped> {
-        if self.is_held {
+        if self.held_until.is_some_and(|due| end.is_none() && clock::boot_nanos() < due) {
             return Ok(Pumped::Waiting);
         }
+        self.held_until = None;
         let stop = match self.until {
             Until::Offset(offset) => Some(offset),
             Until::Exec(_) => end.map(|end| end.offset),
