@@ -69,7 +69,7 @@ impl DataDirectory {
         };
         let alive = living(&slot).map_err(damaged)?.is_some();
         let Some((place, receipt)) = first_records(&slot) else {
-            // It is published before its first record is written; a moment later it is either there or a leftover.
+            // Everything that is published has its first record: this one is just being removed, or is damaged.
             return Ok(None);
         };
         let receipt = receipt.map(|mut receipt| {

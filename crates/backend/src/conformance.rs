@@ -91,7 +91,11 @@ macro_rules! conformance_tests {
             match $crate::conformance::$property(&harness).await {
                 $crate::conformance::Verdict::Holds => {}
                 $crate::conformance::Verdict::Skipped(reason) => {
-                    println!("skipped: {}: {reason}", stringify!($property));
+                    // Not captured by the test runner, so that the skip is seen and counted.
+                    let _ = ::std::io::Write::write_fmt(
+                        &mut ::std::io::stderr(),
+                        format_args!("skipped: {}: {reason}\n", stringify!($property)),
+                    );
                 }
             }
         })+

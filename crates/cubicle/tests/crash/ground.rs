@@ -27,7 +27,7 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// `None` where the host cannot run sandboxes or trace processes.
+    /// `None` where the host cannot run sandboxes.
     pub(crate) fn new() -> Option<Self> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let host = Host::new()?;

@@ -132,7 +132,7 @@ impl At {
 impl Tree {
     /// `None` where a call returns, or its process is gone.
     fn count(&mut self, pid: Pid) -> Option<At> {
-        let entry = ptrace::syscall_info(pid).ok()?.op == libc_entry();
+        let entry = ptrace::syscall_info(pid).ok()?.op == nix::libc::PTRACE_SYSCALL_INFO_ENTRY;
         let call = ptrace::getregs(pid).ok()?.orig_rax;
         let role = match self.roles.get(&pid) {
             Some(role) => *role,
@@ -152,10 +152,6 @@ impl Tree {
     fn forget_role(&mut self, pid: Pid) {
         self.roles.remove(&pid);
     }
-}
-
-fn libc_entry() -> u8 {
-    nix::libc::PTRACE_SYSCALL_INFO_ENTRY
 }
 
 fn role_of(pid: Pid) -> Option<Role> {
