@@ -92,6 +92,31 @@ id!(
     InstanceId, "inst", "an instance"
 );
 
+id!(
+    /// The exclusive right to one sandbox for some time.
+    LeaseId, "lease", "a lease"
+);
+id!(
+    /// A key of the API; not its secret.
+    KeyId, "key", "a key"
+);
+id!(
+    /// Something that happened.
+    EventId, "evt", "an event"
+);
+id!(
+    /// A file that outlives its sandbox.
+    ArtifactId, "art", "an artifact"
+);
+id!(
+    /// One server with its own sandboxes. Several may share a database.
+    NodeId, "node", "a node"
+);
+id!(
+    /// One request to the API; goes through log lines and audit.
+    RequestId, "req", "a request"
+);
+
 fn encode(bits: [u8; 16]) -> [u8; BODY] {
     let mut value = u128::from_be_bytes(bits);
     let mut body = [0; BODY];

@@ -89,15 +89,20 @@ pub struct UnknownName {
     expected: &'static str,
 }
 
+impl UnknownName {
+    pub(crate) fn new(what: &'static str, given: &str, expected: &'static str) -> Self {
+        Self { what, given: given.into(), expected }
+    }
+}
+
 impl FromStr for Isolation {
     type Err = UnknownName;
 
     fn from_str(given: &str) -> Result<Self, UnknownName> {
-        Self::ALL.into_iter().find(|level| level.name() == given).ok_or_else(|| UnknownName {
-            what: "isolation",
-            given: given.into(),
-            expected: "'gvisor', 'namespaces' or 'landlock'",
-        })
+        Self::ALL
+            .into_iter()
+            .find(|level| level.name() == given)
+            .ok_or_else(|| UnknownName::new("isolation", given, "'gvisor', 'namespaces' or 'landlock'"))
     }
 }
 
@@ -105,11 +110,10 @@ impl FromStr for Trust {
     type Err = UnknownName;
 
     fn from_str(given: &str) -> Result<Self, UnknownName> {
-        Self::ALL.into_iter().find(|trust| trust.name() == given).ok_or_else(|| UnknownName {
-            what: "trust",
-            given: given.into(),
-            expected: "'low', 'medium' or 'high'",
-        })
+        Self::ALL
+            .into_iter()
+            .find(|trust| trust.name() == given)
+            .ok_or_else(|| UnknownName::new("trust", given, "'low', 'medium' or 'high'"))
     }
 }
 

@@ -3,18 +3,40 @@
 //! Nothing here reads a clock, a file, the environment or a random source: those are passed in, so that every
 //! decision of the product is a value that a test can look at.
 
+pub mod admission;
+pub mod audit;
 pub mod error;
+pub mod event;
 pub mod exec;
 pub mod id;
 pub mod isolation;
+pub mod lease;
 pub mod limits;
+pub mod name;
 pub mod placement;
+pub mod pool;
+pub mod principal;
 pub mod receipt;
+pub mod sandbox;
+pub mod template;
+pub mod tenant;
 
 pub use error::{Fault, Kind};
+pub use event::Event;
 pub use exec::{Command, ExecSpec, Exit, Stdin, TtySize};
-pub use id::{ExecId, InstanceId, ParseIdError, SandboxId};
+pub use id::{
+    ArtifactId, EventId, ExecId, InstanceId, KeyId, LeaseId, NodeId, ParseIdError, RequestId, SandboxId,
+};
 pub use isolation::{Isolation, Trust};
+pub use lease::{Lease, LeaseStatus};
 pub use limits::{Limit, LimitRequest, Limits};
+pub use name::{Name, UserName};
 pub use placement::{Binding, FileToWrite, Lifetime, Listener, Medium, Mount, Placement, Root};
+pub use principal::{Principal, Scope};
 pub use receipt::Receipt;
+pub use sandbox::{Sandbox, SandboxState};
+pub use template::{Reuse, Template, TemplateRef};
+pub use tenant::{Quota, Tenant, Usage};
+
+/// A moment, to the millisecond.
+pub type Timestamp = jiff::Timestamp;
