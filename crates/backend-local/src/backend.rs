@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use cubicle_backend::{Backend, Bound, GuestStream, Probed, Seen, State, Swept};
+use cubicle_backend::{Backend, Bound, GuestStream, JournalBytes, Probed, Seen, State, Swept};
 use cubicle_guest::client::{Guest, WriteFile};
 use cubicle_guest::wire::{BindRequest, SMALL_FILES, SmallFile};
 use cubicle_launcher::nurse::Birth;
@@ -23,7 +23,7 @@ use crate::host::HostRoot;
 use crate::launcher::{Answer, Launcher};
 use crate::plan::{Planned, plan_sandbox, plan_template};
 use crate::state::{DataDirectory, absent, random};
-use crate::{attempts, probe};
+use crate::{attempts, probe, state};
 
 /// How a backend is opened.
 #[derive(Debug, Clone)]
@@ -318,6 +318,11 @@ impl Backend for LocalBackend {
 
     async fn connect(&self, id: SandboxId) -> Result<GuestStream, Fault> {
         Ok(GuestStream { stream: self.data.connect(id).await?, key: self.data.key(id) })
+    }
+
+    async fn journal(&self, id: SandboxId) -> Result<Option<JournalBytes>, Fault> {
+        let journal = self.data.slot(id)?.and_then(|slot| state::open_journal(&slot));
+        Ok(journal.map(|journal| -> JournalBytes { Box::new(std::fs::File::from(journal)) }))
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {

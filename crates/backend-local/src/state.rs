@@ -126,9 +126,7 @@ pub(crate) fn absent(id: SandboxId) -> Fault {
 
 /// What the sandbox was asked to be and its newest receipt.
 fn first_records(slot: &OwnedFd) -> Option<(Placement, Option<Receipt>)> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let journal = rustix::fs::openat(slot.as_fd(), JOURNAL, flags, Mode::empty()).ok()?;
-    let mut reader = Reader::new(journal.into());
+    let mut reader = Reader::new(open_journal(slot)?.into());
     let (mut place, mut receipt) = (None, None);
     for _ in 0..RECORDS_LOOKED_AT {
         let Ok(Some(entry)) = reader.next_entry() else { break };
@@ -145,6 +143,12 @@ fn first_records(slot: &OwnedFd) -> Option<(Placement, Option<Receipt>)> {
         }
     }
     Some((place?, receipt))
+}
+
+/// Absent where the sandbox is just being removed.
+pub(crate) fn open_journal(slot: &OwnedFd) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::openat(slot.as_fd(), JOURNAL, flags, Mode::empty()).ok()
 }
 
 /// Reads a file that is written once, by whoever comes first.

@@ -17,7 +17,9 @@ use cubicle_model::{
     Binding, Fault, Isolation, Kind, Lifetime, Limits, Medium, Mount, Placement, Root, SandboxId, Trust,
 };
 
-use crate::{Backend, Bound, Capabilities, GuestStream, Level, Met, Probed, Seen, State, Swept, Unmet};
+use crate::{
+    Backend, Bound, Capabilities, GuestStream, JournalBytes, Level, Met, Probed, Seen, State, Swept, Unmet,
+};
 use receipt::{limits_by_name, receipt};
 
 pub use guest::{Script, Scripted, View};
@@ -334,6 +336,12 @@ impl Backend for FakeBackend {
         // The task ends with its connection or with its sandbox; it has nothing to report to anybody.
         tokio::spawn(guest::serve(theirs, id, key.clone(), Arc::downgrade(&self.shared), alive));
         Ok(GuestStream { stream: ours, key })
+    }
+
+    async fn journal(&self, id: SandboxId) -> Result<Option<JournalBytes>, Fault> {
+        let state = self.shared.current();
+        let sandbox = state.sandboxes.get(&id).filter(|sandbox| sandbox.ready);
+        Ok(sandbox.map(|sandbox| -> JournalBytes { Box::new(std::io::Cursor::new(sandbox.execs.journal())) }))
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use cubicle_model::{Binding, Fault, Kind, Placement, SandboxId};
 use tokio::sync::watch;
 
-use crate::{Backend, Bound, GuestStream, Probed, Seen, Swept};
+use crate::{Backend, Bound, GuestStream, JournalBytes, Probed, Seen, Swept};
 
 /// The calls that can be made to fail. `probe` has no failure to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,13 +20,22 @@ pub enum Call {
     List,
     Bind,
     Connect,
+    Journal,
     Destroy,
     Gc,
 }
 
 impl Call {
-    pub const ALL: [Self; 7] =
-        [Self::Ensure, Self::Observe, Self::List, Self::Bind, Self::Connect, Self::Destroy, Self::Gc];
+    pub const ALL: [Self; 8] = [
+        Self::Ensure,
+        Self::Observe,
+        Self::List,
+        Self::Bind,
+        Self::Connect,
+        Self::Journal,
+        Self::Destroy,
+        Self::Gc,
+    ];
 }
 
 /// What goes wrong with one call.
@@ -167,6 +176,10 @@ impl<B: Backend> Backend for Faulty<B> {
 
     async fn connect(&self, id: SandboxId) -> Result<GuestStream, Fault> {
         self.attempt(Call::Connect, self.inner.connect(id)).await
+    }
+
+    async fn journal(&self, id: SandboxId) -> Result<Option<JournalBytes>, Fault> {
+        self.attempt(Call::Journal, self.inner.journal(id)).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {

@@ -39,12 +39,19 @@ pub trait Backend: Send + Sync {
     /// A new byte stream to the guest, before its greeting. May be called often.
     async fn connect(&self, id: SandboxId) -> Result<GuestStream, Fault>;
 
+    /// Every record of the sandbox's journal so far, also after it ended; none where it is absent. What comes out is the
+    /// sandbox's word: it may end within a record.
+    async fn journal(&self, id: SandboxId) -> Result<Option<JournalBytes>, Fault>;
+
     /// Ends the sandbox and removes everything it had on the host. Absent succeeds.
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault>;
 
     /// Removes what nobody owns any more: half-made sandboxes, ended bound ones, leftovers of killed processes.
     async fn gc(&self) -> Result<Swept, Fault>;
 }
+
+/// Read by a thread that may block.
+pub type JournalBytes = Box<dyn std::io::Read + Send>;
 
 /// A stream to the guest and the key that proves the right to use it.
 #[derive(Debug)]

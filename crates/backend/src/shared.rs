@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cubicle_model::{Binding, Fault, Placement, SandboxId};
 
-use crate::{Backend, Bound, GuestStream, Probed, Seen, Swept};
+use crate::{Backend, Bound, GuestStream, JournalBytes, Probed, Seen, Swept};
 
 #[async_trait]
 impl<B: Backend + ?Sized> Backend for Arc<B> {
@@ -31,6 +31,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     async fn connect(&self, id: SandboxId) -> Result<GuestStream, Fault> {
         (**self).connect(id).await
+    }
+
+    async fn journal(&self, id: SandboxId) -> Result<Option<JournalBytes>, Fault> {
+        (**self).journal(id).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {

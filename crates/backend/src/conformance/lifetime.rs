@@ -1,5 +1,6 @@
 //! How long sandboxes live, and how they are reached while they do.
 
+use std::io::Read;
 use std::time::Duration;
 
 use cubicle_model::{Kind, Lifetime, Limit};
@@ -84,6 +85,35 @@ pub async fn a_deadline_ends_a_sandbox(harness: &dyn Harness) -> Verdict {
         assert_eq!(seen.state, State::Ended);
     }
     destroyed(&*backend, place.id).await;
+    nothing_is_left(harness).await;
+    Verdict::Holds
+}
+
+pub async fn a_journal_can_be_read_also_after_its_sandbox_ended(harness: &dyn Harness) -> Verdict {
+    let backend = harness.open().await;
+    let mut place = harness.placement(Lifetime::Bound);
+    place.limits.wall_seconds = Limit::asked(2);
+    let whole = async || {
+        let bytes = insist(async || backend.journal(place.id).await).await.expect("a journal can be read");
+        bytes.map(|mut bytes| {
+            let mut whole = Vec::new();
+            bytes.read_to_end(&mut whole).expect("a journal has an end");
+            whole
+        })
+    };
+    assert_eq!(whole().await, None, "what is absent has no journal");
+    made(&*backend, &place).await;
+    Inside::new(harness, &backend, place.id).await.output(&["echo", "a line to keep"]).await;
+    let alive = whole().await.expect("a living sandbox has a journal");
+    assert!(
+        alive.windows(14).any(|window| window == b"a line to keep"),
+        "the journal lacks what was printed"
+    );
+    eventually(harness, "a sandbox past its deadline", async || !runs(&*backend, place.id).await).await;
+    let ended = whole().await.expect("an ended sandbox still has its journal");
+    assert!(ended.starts_with(&alive), "the end of a sandbox changed what was in its journal");
+    destroyed(&*backend, place.id).await;
+    assert_eq!(whole().await, None, "a destroyed sandbox has no journal");
     nothing_is_left(harness).await;
     Verdict::Holds
 }

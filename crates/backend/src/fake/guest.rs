@@ -64,6 +64,19 @@ impl Default for Execs {
     }
 }
 
+impl Execs {
+    /// The file that a real guest would have: all records in the order of their seq.
+    pub(super) fn journal(&self) -> Vec<u8> {
+        let first_seq = |records: &Vec<u8>| {
+            cubicle_guest::journal::record::peek(records).ok().flatten().map_or(0, |header| header.seq)
+        };
+        let mut execs: Vec<&Vec<u8>> = self.records.values().collect();
+        execs.sort_by_key(|records| first_seq(records));
+        let header = cubicle_guest::journal::record::FILE_HEADER;
+        header.into_iter().chain(execs.into_iter().flatten().copied()).collect()
+    }
+}
+
 /// Serves one connection until the client hangs up or the sandbox ends.
 pub(super) async fn serve(
     stream: UnixStream,
