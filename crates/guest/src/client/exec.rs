@@ -199,7 +199,12 @@ impl Guest {
 
     /// Runs an exec to its end and keeps its output up to the limits.
     pub async fn run(&self, spec: &ExecSpec, limits: OutputLimits) -> Result<Outcome, ClientError> {
-        let mut stream = self.exec(spec).await?;
+        let stream = self.exec(spec).await?;
+        self.gather(stream, limits).await
+    }
+
+    /// Follows an exec to its end and keeps its output up to the limits.
+    pub async fn gather(&self, mut stream: ExecStream, limits: OutputLimits) -> Result<Outcome, ClientError> {
         let mut gathering = Gathering::new(limits);
         let mut reattached = false;
         loop {
@@ -289,8 +294,9 @@ pub(super) fn to_json(value: &impl serde::Serialize) -> Result<Vec<u8>, ClientEr
     serde_json::to_vec(value).map_err(|_| ClientError::Invalid("it has no form on the wire"))
 }
 
-/// What is known of an exec so far.
-struct Gathering {
+/// What is known of an exec so far: frames in, an outcome out.
+#[derive(Debug)]
+pub struct Gathering {
     limits: OutputLimits,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -302,7 +308,7 @@ struct Gathering {
 }
 
 impl Gathering {
-    fn new(limits: OutputLimits) -> Self {
+    pub fn new(limits: OutputLimits) -> Self {
         Self {
             limits,
             stdout: Vec::new(),
@@ -315,7 +321,7 @@ impl Gathering {
         }
     }
 
-    fn take(&mut self, frame: &Frame<'_>) -> Result<(), ClientError> {
+    pub fn take(&mut self, frame: &Frame<'_>) -> Result<(), ClientError> {
         match frame.kind {
             Kind::Start => self.started_us = Some(frame.time_us),
             Kind::Stdout => {
@@ -341,7 +347,8 @@ impl Gathering {
         Ok(())
     }
 
-    fn outcome(self, exec_id: ExecId) -> Result<Outcome, ClientError> {
+    /// Refused where an exit or the end of the output is missing.
+    pub fn outcome(self, exec_id: ExecId) -> Result<Outcome, ClientError> {
         let Some((exited, at)) = self.exited else {
             return Err(ClientError::Protocol("an exec ended without an exit"));
         };

@@ -26,7 +26,7 @@ pub use body::Body;
 pub use connection::Connect;
 use connection::{Connection, Identity};
 pub use error::ClientError;
-pub use exec::{Event, ExecStream, Frame, Outcome, OutputLimits, Records};
+pub use exec::{Event, ExecStream, Frame, Gathering, Outcome, OutputLimits, Records};
 pub use files::{Change, Entry, EntryKind, FileBody, Listing, Unpacked, WatchStream, WriteFile};
 use incoming::Head;
 #[doc(hidden)]
