@@ -1,5 +1,6 @@
 //! The command line, as clap reads it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -34,6 +35,16 @@ the command had been run directly. Use --json, or redirect the output, for a com
 With --json, a command killed by signal N gives exit code 128+N.
 
 When the command ends, so does everything it left running in the background, unless the sandbox is kept.";
+
+const UP_NOTE: &str = "\
+Examples:
+  cubicle up
+  cubicle up --listen 127.0.0.1:9000 --pool-size 16
+  POOL_SIZE=16 LEASE_TTL_SECONDS=120 DB_URL=postgres://cubicle@db/cubicle cubicle up
+
+The first start makes a key for you; its file is named when the server is up. A signal stops the server when it has \
+finished what is under way; sandboxes and what runs in them go on, and the next start takes them over. A second signal \
+ends it at once.";
 
 const TOP_EXAMPLES: &str = "\
 Examples:
@@ -105,6 +116,9 @@ pub(crate) enum Verb {
     },
     /// Run a small program in the strongest sandbox this host has, and show its receipt
     FirstRun,
+    /// Start the server: leases, a pool of ready sandboxes, and the HTTP API, in this one process
+    #[command(after_help = UP_NOTE)]
+    Up(Box<Up>),
 }
 
 impl Verb {
@@ -116,7 +130,7 @@ impl Verb {
             Self::Ls(args) => args.shape.json,
             Self::Bench(args) => args.shape.json,
             Self::Gc(shape) | Self::Doctor(shape) => shape.json,
-            Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun => false,
+            Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun | Self::Up(_) => false,
         }
     }
 }
@@ -260,6 +274,61 @@ pub(crate) struct Shape {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Where to listen [default: 127.0.0.1:7878]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// The address that others reach it by, for links [default: http:// and where it listens]
+    #[arg(long, value_name = "URL")]
+    pub(crate) address: Option<String>,
+
+    /// Ready sandboxes of the default template [default: 4]
+    #[arg(long, value_name = "N")]
+    pub(crate) pool_size: Option<u64>,
+
+    /// Sandboxes that fit on this host, ready ones included [default: 200]
+    #[arg(long, value_name = "N")]
+    pub(crate) capacity: Option<u64>,
+
+    /// Where leases are kept: postgres://user:password@host/database [default: SQLite in the data directory]
+    #[arg(long, value_name = "URL")]
+    pub(crate) db_url: Option<String>,
+
+    /// Seconds that a lease lives without a heartbeat [default: 10m]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) lease_ttl: Option<Span>,
+
+    /// Timeout of an exec that names none [default: until its lease ends]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) sandbox_timeout: Option<Span>,
+
+    /// Ask for no keys: everybody who reaches the server can do everything. Only on loopback
+    #[arg(long)]
+    pub(crate) without_keys: bool,
+
+    /// What to log: a level, or names with levels, as in info,cubicle_server=debug
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+}
+
+impl Up {
+    pub(crate) fn settings(&self) -> crate::settings::Server {
+        crate::settings::Server {
+            listen: self.listen,
+            address: self.address.clone(),
+            pool_size: self.pool_size,
+            capacity: self.capacity,
+            db_url: self.db_url.clone(),
+            lease_ttl: self.lease_ttl.map(|span| span.0),
+            sandbox_timeout: self.sandbox_timeout.map(|span| span.0),
+            log: self.log.clone(),
+            ..crate::settings::Server::default()
+        }
+    }
 }
 
 #[derive(Debug, Args)]

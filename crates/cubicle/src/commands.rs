@@ -10,6 +10,7 @@ pub(crate) mod receipt;
 mod result;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod up;
 
 use std::io::{self, Write};
 

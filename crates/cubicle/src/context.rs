@@ -30,6 +30,10 @@ impl Context {
         Ok(Self { environment, settings, data_dir, named: places.data_dir.is_some() })
     }
 
+    pub(crate) fn data_dir(&self) -> &std::path::Path {
+        &self.data_dir
+    }
+
     /// What a later command needs on its command line to find the same sandboxes, with a space before it.
     pub(crate) fn flags_to_find_it_again(&self) -> String {
         if self.named { format!(" --data-dir {}", self.data_dir.display()) } else { String::new() }
@@ -68,7 +72,7 @@ pub(crate) fn random_bits() -> [u8; 16] {
     bits
 }
 
-fn fill_with_random(bytes: &mut [u8]) {
+pub(crate) fn fill_with_random(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
         // Fails only by interruption before the kernel's pool is ready; then it is asked again.

@@ -10,6 +10,7 @@ mod environment;
 mod failure;
 mod input;
 mod local;
+mod log;
 mod output;
 mod settings;
 mod signals;
@@ -52,7 +53,12 @@ fn carry_out(cli: Cli) -> Result<Ending, Failure> {
     if let Verb::Completions { shell } = cli.command {
         return Ok(commands::completions::completions(shell)?);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    // A server has many callers; everything else waits for one thing at a time.
+    let mut builder = match cli.command {
+        Verb::Up(_) => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = builder
         .enable_all()
         .build()
         .map_err(|error| Fault::new(Kind::Internal, "cannot start").because(error))?;
@@ -73,6 +79,7 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Gc(args) => commands::gc::gc(args, &context).await?,
         Verb::Doctor(args) => commands::doctor::doctor(args, &context).await?,
         Verb::Bench(args) => bench::bench(args, &context).await?,
+        Verb::Up(args) => commands::up::up(args, &context).await?,
         Verb::FirstRun => commands::first_run::first_run(&context).await?,
         Verb::Completions { shell } => commands::completions::completions(*shell)?,
     })

@@ -3,8 +3,10 @@
 
 mod file;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use cubicle_model::isolation::choose;
 use cubicle_model::limits::ByteSize;
@@ -15,7 +17,7 @@ use crate::environment::Environment;
 use crate::values::{Cores, Span};
 
 /// Every key, as it is spelled in `cubicle.toml`. The variable of `limits.memory` is `CUBICLE_MEMORY`.
-const KEYS: [Key; 11] = [
+const KEYS: [Key; 24] = [
     Key { path: "data_dir", variable: "CUBICLE_DATA_DIR" },
     Key { path: "isolation", variable: "CUBICLE_ISOLATION" },
     Key { path: "trust", variable: "CUBICLE_TRUST" },
@@ -27,6 +29,19 @@ const KEYS: [Key; 11] = [
     Key { path: "limits.open_files", variable: "CUBICLE_OPEN_FILES" },
     Key { path: "limits.wall_time", variable: "CUBICLE_WALL_TIME" },
     Key { path: "limits.journal_size", variable: "CUBICLE_JOURNAL_SIZE" },
+    Key { path: "server.listen", variable: "CUBICLE_LISTEN" },
+    Key { path: "server.address", variable: "CUBICLE_ADDRESS" },
+    Key { path: "server.db_url", variable: "DB_URL" },
+    Key { path: "server.capacity", variable: "CUBICLE_CAPACITY" },
+    Key { path: "server.longest_queue", variable: "CUBICLE_LONGEST_QUEUE" },
+    Key { path: "server.pool_size", variable: "POOL_SIZE" },
+    Key { path: "server.image", variable: "SANDBOX_IMAGE" },
+    Key { path: "server.lease_ttl", variable: "LEASE_TTL_SECONDS" },
+    Key { path: "server.sandbox_timeout", variable: "SANDBOX_TIMEOUT_SECONDS" },
+    Key { path: "server.journal_retention", variable: "CUBICLE_JOURNAL_RETENTION" },
+    Key { path: "server.record_retention", variable: "CUBICLE_RECORD_RETENTION" },
+    Key { path: "server.requests_per_second", variable: "CUBICLE_REQUESTS_PER_SECOND" },
+    Key { path: "server.log", variable: "CUBICLE_LOG" },
 ];
 
 /// Names the file itself, so it is no key of the file.
@@ -44,6 +59,45 @@ pub(crate) struct Settings {
     pub(crate) isolation: Option<Isolation>,
     pub(crate) trust: Option<Trust>,
     pub(crate) limits: LimitRequest,
+    pub(crate) server: Server,
+}
+
+/// What a server is told; everything has a default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Server {
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) address: Option<String>,
+    pub(crate) db_url: Option<String>,
+    pub(crate) capacity: Option<u64>,
+    pub(crate) longest_queue: Option<u64>,
+    pub(crate) pool_size: Option<u64>,
+    pub(crate) image: Option<PathBuf>,
+    pub(crate) lease_ttl: Option<Duration>,
+    pub(crate) sandbox_timeout: Option<Duration>,
+    pub(crate) journal_retention: Option<Duration>,
+    pub(crate) record_retention: Option<Duration>,
+    pub(crate) requests_per_second: Option<u64>,
+    pub(crate) log: Option<String>,
+}
+
+impl Server {
+    pub(crate) fn over(self, below: Self) -> Self {
+        Self {
+            listen: self.listen.or(below.listen),
+            address: self.address.or(below.address),
+            db_url: self.db_url.or(below.db_url),
+            capacity: self.capacity.or(below.capacity),
+            longest_queue: self.longest_queue.or(below.longest_queue),
+            pool_size: self.pool_size.or(below.pool_size),
+            image: self.image.or(below.image),
+            lease_ttl: self.lease_ttl.or(below.lease_ttl),
+            sandbox_timeout: self.sandbox_timeout.or(below.sandbox_timeout),
+            journal_retention: self.journal_retention.or(below.journal_retention),
+            record_retention: self.record_retention.or(below.record_retention),
+            requests_per_second: self.requests_per_second.or(below.requests_per_second),
+            log: self.log.or(below.log),
+        }
+    }
 }
 
 impl Settings {
@@ -68,6 +122,7 @@ impl Settings {
                 tmp: flags.tmp_size.map(|size| size.0),
                 ..LimitRequest::default()
             },
+            server: Server::default(),
         };
         let mut all = asked.over(self.clone());
         // A directory of the host has no size to enforce, so a size that the file or the environment sets for every
@@ -103,12 +158,13 @@ impl Settings {
                 wall_seconds: high.wall_seconds.or(low.wall_seconds),
                 journal: high.journal.or(low.journal),
             },
+            server: self.server.over(below.server),
         }
     }
 
     /// Sets one key of `KEYS` from its text. `at` names where the text stands, for the error.
     fn set(&mut self, key: &str, text: &str, at: &str) -> Result<(), Fault> {
-        let limits = &mut self.limits;
+        let (limits, server) = (&mut self.limits, &mut self.server);
         match key {
             "data_dir" => self.data_dir = Some(PathBuf::from(text)),
             "isolation" => self.isolation = Some(parse(text, at)?),
@@ -121,6 +177,19 @@ impl Settings {
             "limits.open_files" => limits.open_files = Some(number(text, at)?),
             "limits.wall_time" => limits.wall_seconds = Some(parse::<Span>(text, at)?.0.as_secs().max(1)),
             "limits.journal_size" => limits.journal = Some(parse::<ByteSize>(text, at)?.0),
+            "server.listen" => server.listen = Some(parse(text, at)?),
+            "server.address" => server.address = Some(text.trim_end_matches('/').to_owned()),
+            "server.db_url" => server.db_url = Some(text.to_owned()),
+            "server.capacity" => server.capacity = Some(number(text, at)?),
+            "server.longest_queue" => server.longest_queue = Some(number(text, at)?),
+            "server.pool_size" => server.pool_size = Some(number(text, at)?),
+            "server.image" => server.image = Some(PathBuf::from(text)),
+            "server.lease_ttl" => server.lease_ttl = Some(parse::<Span>(text, at)?.0),
+            "server.sandbox_timeout" => server.sandbox_timeout = Some(parse::<Span>(text, at)?.0),
+            "server.journal_retention" => server.journal_retention = Some(parse::<Span>(text, at)?.0),
+            "server.record_retention" => server.record_retention = Some(parse::<Span>(text, at)?.0),
+            "server.requests_per_second" => server.requests_per_second = Some(number(text, at)?),
+            "server.log" => server.log = Some(text.to_owned()),
             _ => return Err(unknown(key, "the settings", KEYS.iter().map(|key| key.path))),
         }
         Ok(())
@@ -227,6 +296,7 @@ mod tests {
             "trust" => "high",
             "limits.cpus" => "1.5",
             "limits.wall_time" => "2h",
+            "server.listen" => "127.0.0.1:7000",
             _ => "1048576",
         };
         for Key { path, variable } in &KEYS {

@@ -1,0 +1,37 @@
+//! What goes over the wire of `/api/v1`: requests, answers and errors. JSON is snake_case, times are RFC 3339.
+
+mod admin;
+mod artifact;
+#[cfg(feature = "client")]
+pub mod client;
+mod error;
+mod event;
+mod exec;
+mod file;
+mod lease;
+mod page;
+mod sandbox;
+mod seed;
+mod template;
+
+pub use admin::{
+    AuditEntry, AuditHead, CreateKey, CreateTenant, Health, Key, NewKey, Readiness, ReadinessCheck,
+    ReplaceTenant, Tenant, WhoAmI,
+};
+pub use artifact::{Artifact, SignedUrl};
+pub use error::{Error, ErrorBody};
+pub use event::Event;
+pub use exec::{
+    BytesText, CreateExec, CreateOneShot, Encoding, Exec, ExecState, OutputFrame, Resize, Result, Signal,
+};
+pub use file::{Entry, EntryKind, Listing, Move, Unpacked};
+pub use lease::{CreateLease, Lease, NewFile, QueuePlace};
+pub use page::Page;
+pub use sandbox::{PortLink, Sandbox, SandboxMetrics};
+pub use seed::{AcquireLease, AcquiredLease};
+pub use template::{PutTemplate, Template};
+
+/// The header that makes a creation repeatable.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// The header that carries the id of a request, in both directions.
+pub const REQUEST_ID: &str = "x-request-id";

@@ -1,0 +1,199 @@
+//! `cubicle up`: the control plane in one process.
+
+mod home;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cubicle_backend::Backend;
+use cubicle_backend_local::{LocalBackend, Readiness};
+use cubicle_model::pool::PoolSpec;
+use cubicle_model::template::Recipe;
+use cubicle_model::{Fault, Kind, Root, Scope, TemplateRef, Timestamp};
+use cubicle_server::{KeySecret, Server, Settings, Surroundings, hash_of_secret};
+use cubicle_store::{Actor, Context as StoreContext, Key, Store};
+use tokio::net::TcpListener;
+
+use crate::args::Up;
+use crate::context::{Context, fill_with_random, random_bits};
+use crate::data_dir;
+use crate::failure::Ending;
+use crate::signals::Signals;
+use home::Home;
+
+const LISTEN: &str = "127.0.0.1:7878";
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
+    let asked = args.settings().over(context.settings.server.clone());
+    crate::log::start(asked.log.as_deref())?;
+    let listen = match asked.listen {
+        Some(listen) => listen,
+        None => LISTEN.parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?,
+    };
+    if args.without_keys && !listen.ip().is_loopback() {
+        return Err(Fault::new(Kind::Denied, format!("without keys anybody who reaches {listen} could do everything"))
+            .hint("listen on 127.0.0.1, or leave --without-keys out"));
+    }
+    let listener = TcpListener::bind(listen).await.map_err(|error| {
+        Fault::new(Kind::Conflict, format!("cannot listen on {listen}: {error}"))
+            .hint("something else has this address; name another with --listen")
+    })?;
+    let listen = listener.local_addr().unwrap_or(listen);
+    let address = asked.address.clone().unwrap_or_else(|| format!("http://{listen}"));
+
+    data_dir::prepare(context.data_dir())?;
+    let options = cubicle_backend_local::Options {
+        data_dir: context.data_dir().to_owned(),
+        mountable: Vec::new(),
+        readiness: Readiness::ManySandboxes,
+    };
+    let backend = LocalBackend::open(options).await?;
+    backend.drop_rights()?;
+    let home = Home::open(context.data_dir())?;
+    let probed = backend.probe().await;
+    let isolation = cubicle_model::Trust::default().default_isolation();
+    if let Some(unmet) = probed.level(isolation).and_then(|level| level.unmet.first()) {
+        return Err(Fault::new(Kind::Denied, format!("sandboxes cannot be made here: {}", unmet.because))
+            .hint(unmet.fix.clone()));
+    }
+    backend.gc().await?;
+
+    let random: cubicle_store::Random = Arc::new(fill_with_random);
+    let store = open_store(&home, asked.db_url.as_deref(), &random).await?;
+    let surroundings = Surroundings { clock: Arc::new(now), random };
+    let settings = Settings {
+        address: address.clone(),
+        capacity: asked.capacity.unwrap_or(200),
+        longest_queue: asked.longest_queue.unwrap_or(1000),
+        lease_ttl_seconds: seconds(asked.lease_ttl, 600)?,
+        exec_timeout_seconds: asked.sandbox_timeout.map(|timeout| timeout.as_secs_f64()),
+        blobs: home.blobs(),
+        journal_retention: asked.journal_retention.unwrap_or(2 * DAY),
+        record_retention: asked.record_retention.unwrap_or(7 * DAY),
+        keyless: args.without_keys,
+        requests_per_second: u32::try_from(asked.requests_per_second.unwrap_or(2000)).unwrap_or(u32::MAX),
+        link_secret: home.link_secret()?,
+        sweep_every: Duration::from_secs(15),
+        drain: Duration::from_secs(10),
+    };
+    store.join(home.node, address.clone(), now()).await?;
+    let pool = u32::try_from(asked.pool_size.unwrap_or(4)).unwrap_or(u32::MAX);
+    first_things(&store, &home, pool, asked.image.map(Root::Directory)).await?;
+    let mut signals = Signals::catch()?;
+    let server = Server::start(store, Arc::new(backend), home.node, settings, surroundings).await?;
+    greet(&home, &address, args.without_keys, pool, isolation, context);
+    let stop = async {
+        signals.next_ending().await;
+        note("Stopping; sandboxes and what runs in them go on. Once more to end at once.");
+        // The second signal does not wait for anybody.
+        tokio::spawn(async move {
+            let number = signals.next_ending().await;
+            std::process::exit(128 + number);
+        });
+    };
+    server.serve(listener, stop).await?;
+    Ok(Ending::Code(0))
+}
+
+/// For people, beside the log.
+fn note(line: &str) {
+    // Nobody may be there to read it.
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+fn seconds(span: Option<Duration>, default: u32) -> Result<u32, Fault> {
+    let Some(span) = span else { return Ok(default) };
+    u32::try_from(span.as_secs())
+        .ok()
+        .filter(|seconds| *seconds > 0)
+        .ok_or_else(|| Fault::new(Kind::Invalid, "a lease lives at least a second and at most years"))
+}
+
+async fn open_store(home: &Home, url: Option<&str>, random: &cubicle_store::Random) -> Result<Store, Fault> {
+    let random = Arc::clone(random);
+    let (url, file) = (url.map(str::to_owned), home.database());
+    // Blocks, and PostgreSQL's client brings its own runtime.
+    let open = move || match url.as_deref() {
+        None => Store::open_sqlite(&file, random),
+        Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+            Store::open_postgres(url, random)
+        }
+        Some(url) => match url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")) {
+            Some(path) => Store::open_sqlite(std::path::Path::new(path), random),
+            None => Err(Fault::new(Kind::Invalid, "DB_URL is neither of SQLite nor of PostgreSQL")
+                .hint("write postgres://user:password@host/database, or sqlite:///path/to/file, or leave it out")),
+        },
+    };
+    tokio::task::spawn_blocking(open)
+        .await
+        .map_err(|error| Fault::new(Kind::Internal, "opening the database panicked").because(error))?
+}
+
+/// What a new deployment begins with: a tenant, a template, and a key for whoever started it.
+async fn first_things(store: &Store, home: &Home, pool: u32, root: Option<Root>) -> Result<(), Fault> {
+    let context = || StoreContext { node: home.node, now: now(), actor: Actor::system() };
+    let name = |text: &str| text.parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")));
+    store.ensure_tenant(context(), name("default")?).await?;
+    let at = TemplateRef { owner: None, name: name("default")? };
+    let recipe = match store.template(at.clone()).await? {
+        Some(template) => template.recipe,
+        None => Recipe::default(),
+    };
+    let recipe = Recipe {
+        pool: PoolSpec { size: pool, min_idle: recipe.pool.min_idle.min(pool), ceiling: recipe.pool.ceiling.max(pool) },
+        root: root.unwrap_or(recipe.root),
+        ..recipe
+    };
+    recipe.check().map_err(|bad| Fault::new(Kind::Invalid, bad.to_string()))?;
+    store.put_template(context(), at, recipe, None).await?;
+
+    let known = match home.first_key()? {
+        Some(secret) => store.key_by_hash(hash_of_secret(&secret)).await?.is_some(),
+        None => false,
+    };
+    if known {
+        return Ok(());
+    }
+    let mut bits = [0; 32];
+    fill_with_random(&mut bits);
+    let secret = KeySecret::from_random(bits);
+    let key = Key {
+        id: cubicle_model::KeyId::from_random(random_bits()),
+        tenant: name("default")?,
+        user: "admin".parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?,
+        label: "first key".into(),
+        scopes: Scope::ALL.into_iter().collect(),
+        requests_per_second: None,
+        created_at: now(),
+        expires_at: None,
+        revoked_at: None,
+    };
+    // The file first: a key that nobody has could never be used.
+    home.write_first_key(secret.expose())?;
+    store.create_key(context(), key, hash_of_secret(secret.expose())).await?;
+    Ok(())
+}
+
+fn greet(
+    home: &Home,
+    address: &str,
+    without_keys: bool,
+    pool: u32,
+    isolation: cubicle_model::Isolation,
+    context: &Context,
+) {
+    note(&format!("Cubicle is up at {address}"));
+    note(&format!("  isolation  {isolation}, {pool} sandboxes kept ready"));
+    match without_keys {
+        true => note("  keys       none are asked for: everybody on this machine can do everything"),
+        false => note(&format!("  first key  {}", home.key_file().display())),
+    }
+    note(&format!("  try        cubicle{} exec -- python3 -c 'print(6 * 7)'", context.flags_to_find_it_again()));
+    note(&format!("  API        {address}/api/v1/openapi.json"));
+}

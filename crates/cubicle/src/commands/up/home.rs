@@ -1,0 +1,118 @@
+//! What a server keeps in its data directory, and the lock that makes it the only one there.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use cubicle_model::{Fault, Kind, NodeId};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::context::{fill_with_random, random_bits};
+
+#[derive(Debug)]
+pub(crate) struct Home {
+    path: PathBuf,
+    pub(crate) node: NodeId,
+    /// Held as long as the server lives.
+    _lock: File,
+}
+
+impl Home {
+    pub(crate) fn open(data_dir: &Path) -> Result<Self, Fault> {
+        let path = data_dir.join("server");
+        let unusable = |error: std::io::Error| {
+            Fault::new(Kind::Denied, format!("cannot keep the server's state in {}: {error}", path.display()))
+                .hint("name a directory that you can write to with --data-dir DIR")
+        };
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(unusable)?;
+        let lock = private().read(true).write(true).create(true).truncate(false).open(path.join("lock"));
+        let lock = lock.map_err(unusable)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Fault::new(Kind::Conflict, format!("another server has {}", data_dir.display()))
+                .hint("stop it first, or name another directory with --data-dir DIR")
+        })?;
+        let node = once(&path.join("node"), || NodeId::from_random(random_bits()).to_string()).map_err(unusable)?;
+        let node = node.trim().parse().map_err(|error| {
+            Fault::new(Kind::Internal, format!("{} is damaged: {error}", path.join("node").display()))
+        })?;
+        Ok(Self { path, node, _lock: lock })
+    }
+
+    pub(crate) fn database(&self) -> PathBuf {
+        self.path.join("cubicle.db")
+    }
+
+    pub(crate) fn blobs(&self) -> PathBuf {
+        self.path.join("blobs")
+    }
+
+    pub(crate) fn key_file(&self) -> PathBuf {
+        self.path.join("admin.key")
+    }
+
+    pub(crate) fn link_secret(&self) -> Result<[u8; 32], Fault> {
+        let make = || {
+            let mut bits = [0; 32];
+            fill_with_random(&mut bits);
+            bits.iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let damaged = || Fault::new(Kind::Internal, "the secret for links is damaged");
+        let text = once(&self.path.join("link.secret"), make).map_err(|error| damaged().because(error))?;
+        let mut bits = [0; 32];
+        for (index, byte) in bits.iter_mut().enumerate() {
+            let pair = text.get(2 * index..2 * index + 2).ok_or_else(damaged)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| damaged())?;
+        }
+        Ok(bits)
+    }
+
+    /// The secret of the first key, if it was made.
+    pub(crate) fn first_key(&self) -> Result<Option<String>, Fault> {
+        read_key(&self.key_file())
+    }
+
+    pub(crate) fn write_first_key(&self, secret: &str) -> Result<(), Fault> {
+        write(&self.key_file(), &format!("{secret}\n")).map_err(|error| {
+            Fault::new(Kind::Denied, format!("cannot write {}: {error}", self.key_file().display()))
+        })
+    }
+}
+
+/// The secret that a key file holds.
+pub(crate) fn read_key(path: &Path) -> Result<Option<String>, Fault> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Fault::new(Kind::Denied, format!("cannot read {}: {error}", path.display()))),
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
+/// Under a name of its own until it is complete.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    let draft = path.with_extension("draft");
+    let mut file = private().write(true).create(true).truncate(true).open(&draft)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&draft, path)
+}
+
+/// What was written once, by the first start.
+fn once(path: &Path, make: impl FnOnce() -> String) -> std::io::Result<String> {
+    let mut text = String::new();
+    match File::open(path) {
+        Ok(mut file) => file.read_to_string(&mut text).map(|_| text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let text = make();
+            write(path, &text)?;
+            Ok(text)
+        }
+        Err(error) => Err(error),
+    }
+}

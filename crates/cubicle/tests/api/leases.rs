@@ -1,0 +1,207 @@
+//! Leases: exclusive, idempotent, renewed and given back.
+
+use serde_json::{Value, json};
+
+use crate::client::{Server, eventually};
+
+#[test]
+fn a_lease_gives_a_ready_sandbox_and_its_release_destroys_it() {
+    let Some(server) = Server::start() else { return };
+    let (lease, sandbox) = server.lease(&json!({}));
+    assert_eq!(server.prints(&sandbox, "echo hello"), "hello\n");
+    let shown = server.get(&format!("/api/v1/sandboxes/{sandbox}")).ok();
+    assert_eq!(shown["state"], "leased");
+    let receipt = server.get(&format!("/api/v1/sandboxes/{sandbox}/receipt")).ok();
+    assert_eq!(receipt["sandbox"], sandbox);
+    assert_eq!(receipt["contradictions"], json!([]));
+
+    let released = server.delete(&format!("/api/v1/leases/{lease}")).ok();
+    assert_eq!((&released["status"], &released["ended_because"]), (&json!("RELEASED"), &json!("released")));
+    let again = server.delete(&format!("/api/v1/leases/{lease}")).ok();
+    assert_eq!(again["ended_at"], released["ended_at"], "the second release changed something");
+    let gone = |server: &Server| {
+        let state = server.get(&format!("/api/v1/sandboxes/{sandbox}")).ok()["state"].clone();
+        (state == "gone").then_some(())
+    };
+    eventually("a released sandbox", || gone(&server));
+    let refused = server.post(&format!("/api/v1/sandboxes/{sandbox}/execs"), &json!({ "command": "true" }));
+    assert_eq!(refused.refused(409), "conflict");
+}
+
+#[test]
+fn the_same_request_from_a_hundred_connections_gets_one_lease() {
+    let Some(server) = Server::start() else { return };
+    let asked = json!({ "workflow": "build", "request": "r-1" });
+    let leases: Vec<Value> = std::thread::scope(|scope| {
+        let asking: Vec<_> =
+            (0..100).map(|_| scope.spawn(|| server.post("/api/v1/leases", &asked).ok())).collect();
+        asking.into_iter().map(|one| one.join().expect("every request is answered")).collect()
+    });
+    let ids: std::collections::BTreeSet<_> =
+        leases.iter().map(|lease| lease["lease_id"].to_string()).collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    let active = server.get("/api/v1/leases?status=ACTIVE").ok();
+    assert_eq!(active["items"].as_array().map(Vec::len), Some(1));
+    let other = json!({ "workflow": "build", "request": "r-1", "ttl_seconds": 7 });
+    assert_eq!(server.post("/api/v1/leases", &other).refused(409), "conflict");
+}
+
+#[test]
+fn two_leases_never_share_a_sandbox() {
+    let Some(server) = Server::start() else { return };
+    let sandboxes: Vec<String> = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..12).map(|_| scope.spawn(|| server.lease(&json!({})).1)).collect();
+        asking.into_iter().map(|one| one.join().expect("every request is answered")).collect()
+    });
+    let different: std::collections::BTreeSet<_> = sandboxes.iter().collect();
+    assert_eq!(different.len(), sandboxes.len());
+}
+
+#[test]
+fn a_lease_brings_variables_files_and_limits() {
+    let Some(server) = Server::start() else { return };
+    let asked = json!({
+        "env": { "GREETING": "hello" },
+        "files": [{ "path": "in/data.bin", "content": "AP8B", "encoding": "base64" }, { "path": "/workspace/a.sh", "content": "echo ran", "mode": 0o755 }],
+        "limits": { "pids": 77, "memory": 200_000_000 },
+    });
+    let (_, sandbox) = server.lease(&asked);
+    assert_eq!(
+        server.prints(&sandbox, "echo $GREETING; od -An -tx1 in/data.bin; ./a.sh"),
+        "hello\n 00 ff 01\nran\n"
+    );
+    let receipt = server.get(&format!("/api/v1/sandboxes/{sandbox}/receipt")).ok();
+    let limit = |name: &str| {
+        let limits = receipt["limits"].as_array().expect("a receipt has limits");
+        limits.iter().rfind(|limit| limit["name"] == name).map(|limit| limit["value"].clone())
+    };
+    assert_eq!(limit("pids"), Some(json!(77)), "{receipt}");
+    // A size that is fixed when a sandbox is made needs a new one.
+    let lease = server.post("/api/v1/leases", &json!({ "limits": { "tmp": 1_000_000 } })).ok();
+    assert_eq!(lease["admission"], "cold");
+}
+
+#[test]
+fn a_heartbeat_renews_and_silence_ends_a_lease() {
+    let Some(server) = Server::start() else { return };
+    let (kept, _) = server.lease(&json!({ "ttl_seconds": 2, "heartbeat_seconds": 1 }));
+    let (silent, sandbox) = server.lease(&json!({ "ttl_seconds": 2 }));
+    let before = server.get(&format!("/api/v1/leases/{kept}")).ok()["expires_at"].clone();
+    eventually("a lease without heartbeats", || {
+        let beat = server.post(&format!("/api/v1/leases/{kept}/heartbeat"), &json!({}));
+        assert_eq!(beat.status, 200, "{beat:?}");
+        let lease = server.get(&format!("/api/v1/leases/{silent}")).ok();
+        (lease["status"] == "EXPIRED").then_some(())
+    });
+    let lease = server.get(&format!("/api/v1/leases/{kept}")).ok();
+    assert_eq!(lease["status"], "ACTIVE");
+    assert_ne!(lease["expires_at"], before);
+    let late = server.post(&format!("/api/v1/leases/{silent}/heartbeat"), &json!({}));
+    assert_eq!(late.refused(409), "conflict");
+    eventually("an expired sandbox", || {
+        let state = server.get(&format!("/api/v1/sandboxes/{sandbox}")).ok()["state"].clone();
+        (state == "gone").then_some(())
+    });
+}
+
+#[test]
+fn a_full_host_says_so_or_lets_wait_in_line() {
+    let Some(server) = Server::start_with(&["--pool-size", "0", "--capacity", "2"]) else { return };
+    let (first, _) = server.lease(&json!({}));
+    let (_second, _) = server.lease(&json!({}));
+    let full = server.post("/api/v1/leases", &json!({}));
+    assert_eq!(full.refused(429), "full");
+    assert!(!full.header("retry-after").is_empty());
+    let waits = server.post("/api/v1/leases", &json!({ "queue": true, "env": { "WAITED": "yes" } }));
+    assert_eq!(waits.status, 202);
+    let waits = waits.json();
+    assert_eq!((&waits["status"], &waits["queue"]["position"]), (&json!("QUEUED"), &json!(1)));
+    let id = waits["lease_id"].as_str().expect("a lease has an id").to_owned();
+    server.delete(&format!("/api/v1/leases/{first}")).ok();
+    let lease = eventually("a lease in the queue", || {
+        let lease = server.get(&format!("/api/v1/leases/{id}")).ok();
+        (lease["status"] == "ACTIVE").then_some(lease)
+    });
+    let sandbox = lease["sandbox_id"].as_str().expect("an active lease has a sandbox");
+    assert_eq!(server.prints(sandbox, "echo $WAITED"), "yes\n");
+}
+
+#[test]
+fn a_quota_is_kept_and_named() {
+    let Some(server) = Server::start() else { return };
+    let key = server.key_of("small", "ada", &["read", "run"]);
+    server.put("/api/v1/tenants/small", &json!({ "quota": { "leases": 1, "execs": 1 } })).ok();
+    let lease = server.with_key("POST", "/api/v1/leases", &json!({}), &key).ok();
+    let refused = server.with_key("POST", "/api/v1/leases", &json!({}), &key);
+    assert_eq!(refused.refused(429), "full");
+    assert!(refused.text.contains("leases"), "{refused:?}");
+    let execs = format!("/api/v1/sandboxes/{}/execs", lease["sandbox_id"].as_str().expect("it is active"));
+    server.with_key("POST", &execs, &json!({ "command": "sleep 60", "background": true }), &key).ok();
+    assert_eq!(server.with_key("POST", &execs, &json!({ "command": "true" }), &key).refused(429), "full");
+    let tenant = server.get("/api/v1/tenants/small").ok();
+    assert_eq!((&tenant["usage"]["leases"], &tenant["usage"]["execs"]), (&json!(1), &json!(1)));
+}
+
+#[test]
+fn a_sandbox_that_dies_takes_its_lease_with_it() {
+    let Some(server) = Server::start() else { return };
+    let (lease, sandbox) = server.lease(&json!({}));
+    let removed = server.host.cubicle(&["rm", &sandbox]);
+    assert!(removed.status.success(), "{removed:?}");
+    let ended = eventually("the lease of a dead sandbox", || {
+        let lease = server.get(&format!("/api/v1/leases/{lease}")).ok();
+        (lease["status"] == "EXPIRED").then_some(lease)
+    });
+    assert_eq!(ended["ended_because"], "sandbox_ended");
+}
+
+#[test]
+fn templates_say_what_becomes_of_a_sandbox() {
+    let Some(server) = Server::start() else { return };
+    server.put("/api/v1/templates/mine", &json!({ "reuse": "same_user", "env": { "T": "1" } })).ok();
+    let (first, sandbox) = server.lease(&json!({ "template": "mine" }));
+    assert_eq!(server.prints(&sandbox, "echo $T; echo kept > note"), "1\n");
+    server.delete(&format!("/api/v1/leases/{first}")).ok();
+    let again = server.post("/api/v1/leases", &json!({ "template": "mine" })).ok();
+    assert_eq!((&again["sandbox_id"], &again["admission"]), (&json!(sandbox), &json!("warm")));
+    assert_eq!(server.prints(&sandbox, "cat note"), "kept\n");
+    let other = server.key_of("default", "somebody-else", &["read", "run"]);
+    server.delete(&format!("/api/v1/leases/{}", again["lease_id"].as_str().expect("it has an id"))).ok();
+    let foreign = server.with_key("POST", "/api/v1/leases", &json!({ "template": "mine" }), &other).ok();
+    assert_ne!(foreign["sandbox_id"], sandbox, "somebody else got a used sandbox");
+
+    let stale = server.request(
+        "PUT",
+        "/api/v1/templates/mine",
+        b"{}",
+        &crate::client::With { headers: &[("if-match", "\"99\"")], ..Default::default() },
+    );
+    assert_eq!(stale.refused(409), "conflict");
+    let current = server.get("/api/v1/templates/mine");
+    let tag = current.header("etag").to_owned();
+    let replaced = server.request(
+        "PUT",
+        "/api/v1/templates/mine",
+        b"{}",
+        &crate::client::With { headers: &[("if-match", &tag)], ..Default::default() },
+    );
+    assert_eq!(replaced.status, 200, "{replaced:?}");
+    assert_eq!(server.delete("/api/v1/templates/mine").status, 204);
+    assert_eq!(server.get("/api/v1/templates/mine").refused(404), "not_found");
+}
+
+#[test]
+fn the_sandbox_managers_dialect_keeps_its_exact_form() {
+    let Some(server) = Server::start() else { return };
+    let asked = json!({ "userId": "admin", "workflowId": "w", "requestId": "r", "ttlSeconds": 60 });
+    let lease = server.post("/sandboxes/leases", &asked).ok();
+    let names: Vec<_> = lease.as_object().expect("an object").keys().cloned().collect();
+    assert_eq!(names, ["expiresAt", "leaseId", "sandboxId"]);
+    assert_eq!(server.post("/sandboxes/leases", &asked).ok(), lease, "the same request got another lease");
+    let key = server.key_of("default", "ada", &["read", "run"]);
+    let foreign = json!({ "userId": "eve", "workflowId": "w", "requestId": "r" });
+    assert_eq!(server.with_key("POST", "/sandboxes/leases", &foreign, &key).refused(403), "denied");
+    let path = format!("/sandboxes/leases/{}", lease["leaseId"].as_str().expect("it has an id"));
+    assert_eq!(server.delete(&path).status, 204);
+    assert_eq!(server.delete(&path).status, 204);
+}

@@ -1,0 +1,346 @@
+//! Run things in sandboxes. An exec goes on whatever becomes of whoever asked for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cubicle_guest::client::{ClientError, Guest, Outcome, OutputLimits};
+use cubicle_guest::wire::SignalName;
+use cubicle_model::lease::LeaseEnd;
+use cubicle_model::{
+    Command, ExecId, ExecSpec, Exit, Fault, Kind, Lease, LeaseId, SandboxId, Scope, TtySize,
+};
+use cubicle_store::{AfterLease, Begun, Ended, Exec, ExecFilter, Page};
+use tokio::sync::oneshot;
+use tracing::{debug, info, warn};
+
+use super::leases::{Granted, LeaseRequest, fingerprint};
+use super::live::Leased;
+use super::{App, Caller};
+
+/// The most of each stream that an answer holds.
+pub(crate) const LARGEST_OUTPUT: usize = 16 * 1024 * 1024;
+const LONGEST_TIMEOUT: f64 = 7.0 * 24.0 * 3600.0;
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub(crate) struct ExecRequest {
+    pub(crate) spec: ExecSpec,
+    pub(crate) background: bool,
+    pub(crate) output_limit: usize,
+}
+
+/// An exec as its caller is told of it.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) exec: Exec,
+    /// What it printed, for whoever waited.
+    pub(crate) output: Option<Outcome>,
+}
+
+impl App {
+    pub(crate) async fn create_exec(
+        self: &Arc<Self>,
+        caller: &Caller,
+        sandbox: SandboxId,
+        asked: ExecRequest,
+    ) -> Result<Told, Fault> {
+        caller.must(Scope::Run)?;
+        let leased = self.in_use(caller, sandbox).await?;
+        self.start_exec(caller, &leased, asked, Afterwards::Nothing).await
+    }
+
+    /// A lease, an exec and a release.
+    pub(crate) async fn create_one_shot(
+        self: &Arc<Self>,
+        caller: &Caller,
+        lease: LeaseRequest,
+        asked: ExecRequest,
+    ) -> Result<Told, Fault> {
+        check(&asked.spec)?;
+        match self.acquire_row(caller, lease).await? {
+            Granted::Ready { lease, leased } => {
+                let started = self.start_exec(caller, &leased, asked, Afterwards::Release(lease.id)).await;
+                if started.is_err() {
+                    self.release_soon(lease.id);
+                }
+                started
+            }
+            // The same was asked for before, and is over.
+            Granted::Ended { lease } => self.one_shot_before(&lease, asked).await,
+            Granted::Waits { .. } => Err(self.full(0)),
+        }
+    }
+
+    async fn one_shot_before(self: &Arc<Self>, lease: &Lease, asked: ExecRequest) -> Result<Told, Fault> {
+        let exec = match asked.spec.exec_id {
+            Some(id) => self.store.exec(id).await?.filter(|exec| exec.lease == lease.id),
+            None => None,
+        };
+        let exec = exec.ok_or_else(|| {
+            Fault::new(Kind::Conflict, "this request was made before and did not come to an exec")
+                .hint("use another idempotency key")
+        })?;
+        self.told_again(exec, asked.output_limit).await
+    }
+
+    async fn start_exec(
+        self: &Arc<Self>,
+        caller: &Caller,
+        leased: &Arc<Leased>,
+        mut asked: ExecRequest,
+        afterwards: Afterwards,
+    ) -> Result<Told, Fault> {
+        check(&asked.spec)?;
+        let id = asked.spec.exec_id.unwrap_or_else(|| ExecId::from_random(self.surroundings.bits()));
+        asked.spec.exec_id = Some(id);
+        if asked.spec.timeout_seconds.is_none() {
+            asked.spec.timeout_seconds = self.settings.exec_timeout_seconds;
+        }
+        let guest = leased.guest().await?;
+        let context = caller.context(self);
+        let exec = Exec {
+            id,
+            sandbox: leased.sandbox,
+            lease: leased.lease,
+            tenant: leased.tenant.clone(),
+            user: leased.user.clone(),
+            fingerprint: fingerprint(&asked.spec),
+            command: serde_json::to_value(&asked.spec.command).unwrap_or_default(),
+            created_at: context.now,
+            ended: None,
+        };
+        match self.store.begin_exec(context, exec.clone()).await? {
+            Begun::New => self.tell(),
+            Begun::Repeated(before) => return self.told_again(before, asked.output_limit).await,
+        }
+        debug!(exec = %id, sandbox = %exec.sandbox, lease = %exec.lease, request = %caller.request, "exec begins");
+        let background = asked.background;
+        let (started, begun) = oneshot::channel();
+        let app = Arc::clone(self);
+        let follow = self.tasks.spawn({
+            let exec = exec.clone();
+            async move { app.carry_out(guest, exec, asked, afterwards, started).await }
+        });
+        if background {
+            // Known to run, or known not to.
+            begun.await.unwrap_or_else(|_| Err(Fault::new(Kind::Internal, "an exec was lost")))?;
+            return Ok(Told { exec, output: None });
+        }
+        let (ended, outcome) = follow
+            .await
+            .map_err(|error| Fault::new(Kind::Internal, "following an exec panicked").because(error))??;
+        Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output: Some(outcome) })
+    }
+
+    /// Starts an exec and follows it to its end.
+    async fn carry_out(
+        self: Arc<Self>,
+        guest: Guest,
+        exec: Exec,
+        asked: ExecRequest,
+        afterwards: Afterwards,
+        started: oneshot::Sender<Result<(), Fault>>,
+    ) -> Result<(Ended, Outcome), Fault> {
+        let limit = if asked.background { 0 } else { asked.output_limit };
+        let limits = OutputLimits { stdout: limit, stderr: limit };
+        let run = async {
+            let stream = guest.exec(&asked.spec).await?;
+            // Whoever does not wait for it has gone.
+            let _ = started.send(Ok(()));
+            guest.gather(stream, limits).await
+        };
+        let outcome = run.await;
+        let ended = match &outcome {
+            Ok(outcome) => self.ended_by(outcome),
+            Err(error) => self.never_known(error),
+        };
+        self.metrics.exec_ended(ended.exit, ended.duration_us);
+        let app = Arc::clone(&self);
+        let id = exec.id;
+        // The caller need not wait for what the journal says anyway.
+        self.tasks.spawn(async move {
+            app.note_end(id, ended).await;
+            if let Afterwards::Release(lease) = afterwards {
+                app.release_one_shot(lease).await;
+            }
+        });
+        match outcome {
+            Ok(outcome) => Ok((ended, outcome)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn ended_by(&self, outcome: &Outcome) -> Ended {
+        Ended {
+            at: self.now(),
+            exit: outcome.exit,
+            stdout_bytes: outcome.written.stdout,
+            stderr_bytes: outcome.written.stderr,
+            duration_us: u64::try_from(outcome.duration.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Of an exec that was refused, or whose sandbox ended under it.
+    fn never_known(&self, error: &ClientError) -> Ended {
+        info!(error = %error, "an exec has no known end");
+        Ended { at: self.now(), exit: Exit::Unknown, stdout_bytes: 0, stderr_bytes: 0, duration_us: 0 }
+    }
+
+    async fn note_end(&self, id: ExecId, ended: Ended) {
+        match self.store.end_exec(self.own_context(), id, ended).await {
+            Ok(()) => self.tell(),
+            // The journal has it; the next start notes it.
+            Err(fault) => warn!(exec = %id, error = %fault, "the end of an exec cannot be noted"),
+        }
+    }
+
+    fn release_soon(self: &Arc<Self>, lease: LeaseId) {
+        let app = Arc::clone(self);
+        self.tasks.spawn(async move { app.release_one_shot(lease).await });
+    }
+
+    async fn release_one_shot(self: &Arc<Self>, lease: LeaseId) {
+        let ended = self.end(self.own_context(), lease, LeaseEnd::Released, AfterLease::Destroy).await;
+        if let Err(fault) = ended {
+            // Its time to live ends it all the same.
+            warn!(%lease, error = %fault, "a lease cannot be released");
+        }
+    }
+
+    /// What came of an exec that was asked for before: as soon as it has ended.
+    async fn told_again(self: &Arc<Self>, exec: Exec, limit: usize) -> Result<Told, Fault> {
+        let limits = OutputLimits { stdout: limit, stderr: limit };
+        let output = self.gather(&exec, limits).await?;
+        let ended = exec.ended.unwrap_or_else(|| self.ended_by(&output));
+        Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output: Some(output) })
+    }
+
+    /// An exec that exists for the caller.
+    pub(crate) async fn exec(&self, caller: &Caller, id: ExecId) -> Result<Exec, Fault> {
+        caller.must(Scope::Read)?;
+        let exec = self.store.exec(id).await?;
+        exec.filter(|exec| caller.sees(&exec.tenant, &exec.user)).ok_or_else(|| {
+            Fault::new(Kind::NotFound, format!("there is no exec {id}"))
+                .hint("GET /api/v1/execs lists what there is")
+        })
+    }
+
+    pub(crate) async fn execs(
+        &self,
+        caller: &Caller,
+        sandbox: Option<SandboxId>,
+        running: Option<bool>,
+        page: Page,
+    ) -> Result<Vec<Exec>, Fault> {
+        caller.must(Scope::Read)?;
+        if let Some(sandbox) = sandbox {
+            self.sandbox(caller, sandbox).await?;
+        }
+        let filter = ExecFilter { tenant: Some(caller.tenant().clone()), sandbox, running };
+        let execs = self.store.execs(filter, page).await?;
+        Ok(execs.into_iter().filter(|exec| caller.sees(&exec.tenant, &exec.user)).collect())
+    }
+
+    /// The guest that an exec runs in, for whoever may touch it.
+    async fn guest_of_exec(&self, caller: &Caller, id: ExecId) -> Result<Guest, Fault> {
+        caller.must(Scope::Run)?;
+        let exec = self.exec(caller, id).await?;
+        if exec.ended.is_some() {
+            return Err(Fault::new(Kind::Conflict, format!("{id} has ended")));
+        }
+        self.guest_of(caller, exec.sandbox).await
+    }
+
+    pub(crate) async fn stdin(
+        &self,
+        caller: &Caller,
+        id: ExecId,
+        bytes: &[u8],
+        close: bool,
+    ) -> Result<(), Fault> {
+        Ok(self.guest_of_exec(caller, id).await?.stdin(id, bytes, close).await?)
+    }
+
+    pub(crate) async fn signal(&self, caller: &Caller, id: ExecId, signal: SignalName) -> Result<(), Fault> {
+        Ok(self.guest_of_exec(caller, id).await?.signal(id, signal).await?)
+    }
+
+    pub(crate) async fn resize(&self, caller: &Caller, id: ExecId, size: TtySize) -> Result<(), Fault> {
+        Ok(self.guest_of_exec(caller, id).await?.resize(id, size).await?)
+    }
+
+    /// Ends the whole tree of an exec. One that has ended stays as it is.
+    pub(crate) async fn end_exec(
+        &self,
+        caller: &Caller,
+        id: ExecId,
+        grace: Option<std::time::Duration>,
+    ) -> Result<(), Fault> {
+        caller.must(Scope::Run)?;
+        let exec = self.exec(caller, id).await?;
+        if exec.ended.is_some() {
+            return Ok(());
+        }
+        Ok(self.guest_of(caller, exec.sandbox).await?.end(id, grace).await?)
+    }
+
+    /// After a start: execs whose end nobody noted are followed again, or their end is read from the journal.
+    pub(crate) async fn follow_running_execs(
+        self: &Arc<Self>,
+        leases: &BTreeMap<LeaseId, Lease>,
+    ) -> Result<(), Fault> {
+        let running = self.store.running_execs(self.node).await?;
+        let busy: std::collections::BTreeSet<LeaseId> = running.iter().map(|exec| exec.lease).collect();
+        for exec in running {
+            let app = Arc::clone(self);
+            let release = leases.get(&exec.lease).filter(|lease| lease.one_shot).map(|lease| lease.id);
+            self.tasks.spawn(async move {
+                let nothing = OutputLimits { stdout: 0, stderr: 0 };
+                let ended = match app.gather(&exec, nothing).await {
+                    Ok(outcome) => app.ended_by(&outcome),
+                    Err(fault) => {
+                        info!(exec = %exec.id, error = %fault, "an exec has no known end");
+                        Ended {
+                            at: app.now(),
+                            exit: Exit::Unknown,
+                            stdout_bytes: 0,
+                            stderr_bytes: 0,
+                            duration_us: 0,
+                        }
+                    }
+                };
+                app.note_end(exec.id, ended).await;
+                if let Some(lease) = release {
+                    app.release_one_shot(lease).await;
+                }
+            });
+        }
+        // Made for an exec that never began, or whose end was noted just before the server was killed.
+        for lease in leases.values().filter(|lease| lease.one_shot && !busy.contains(&lease.id)) {
+            self.release_soon(lease.id);
+        }
+        Ok(())
+    }
+}
+
+/// What is to be done when an exec has ended.
+#[derive(Debug, Clone, Copy)]
+enum Afterwards {
+    Nothing,
+    Release(LeaseId),
+}
+
+fn check(spec: &ExecSpec) -> Result<(), Fault> {
+    let invalid = |text: &str| Err(Fault::new(Kind::Invalid, text));
+    match &spec.command {
+        Command::Argv(argv) if argv.is_empty() => return invalid("the command is empty"),
+        Command::Shell(text) if text.trim().is_empty() => return invalid("the command is empty"),
+        _ => {}
+    }
+    match spec.timeout_seconds {
+        Some(seconds) if !(seconds > 0.0 && seconds <= LONGEST_TIMEOUT) => {
+            invalid("the timeout is more than 0 and at most 604800 seconds")
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,452 @@
+//! Acquire, renew and release leases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cubicle_model::lease::LeaseEnd;
+use cubicle_model::{
+    Binding, Fault, FileToWrite, Kind, Lease, LeaseId, LeaseStatus, LimitRequest, Reuse, Sandbox, SandboxId,
+    SandboxState, Scope, Template, Usage,
+};
+use cubicle_store::{Acquire, Acquired, AfterLease, LeaseFilter, Page, Promoted, Target};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tracing::{info, warn};
+
+use super::live::Leased;
+use super::{App, Caller};
+use crate::reconcile::keeper::{GRACE_SECONDS, POOLED_SECONDS};
+
+pub(crate) const LONGEST_TTL: u32 = 7 * 24 * 3600;
+const LONGEST_LABEL: usize = 256;
+/// Of the files and variables that a lease is given.
+const LARGEST_BINDING: usize = 16 * 1024 * 1024;
+
+/// What a lease is asked to be, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct LeaseRequest {
+    pub(crate) template: String,
+    pub(crate) user: Option<String>,
+    pub(crate) workflow: String,
+    /// Without one every call is a new one.
+    pub(crate) request: Option<String>,
+    pub(crate) ttl_seconds: Option<u32>,
+    pub(crate) heartbeat_seconds: Option<u32>,
+    pub(crate) gifts: Gifts,
+    pub(crate) may_wait: bool,
+    pub(crate) one_shot: bool,
+}
+
+/// What a sandbox is given for its user.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Gifts {
+    pub(crate) env: std::collections::BTreeMap<String, String>,
+    pub(crate) files: Vec<FileToWrite>,
+    pub(crate) limits: LimitRequest,
+}
+
+impl Gifts {
+    fn check(&self) -> Result<(), Fault> {
+        let invalid = |text: String| Fault::new(Kind::Invalid, text);
+        if let Some(name) = self.env.keys().find(|name| !cubicle_model::template::is_variable_name(name)) {
+            return Err(invalid(format!("'{name}' cannot be the name of a variable")));
+        }
+        if let Some((name, _)) = self.env.iter().find(|(_, value)| value.contains('\0')) {
+            return Err(invalid(format!("the variable '{name}' holds a NUL byte")));
+        }
+        if let Some(file) = self.files.iter().find(|file| file.path.is_empty() || file.path.contains('\0')) {
+            return Err(invalid(format!("'{}' cannot be the path of a file", file.path.escape_default())));
+        }
+        let size = self.env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+            + self.files.iter().map(|file| file.bytes.len()).sum::<usize>();
+        if size > LARGEST_BINDING {
+            return Err(invalid(format!(
+                "variables and files have {size} bytes together; {LARGEST_BINDING} are possible"
+            ))
+            .hint("write large files through /files once you have the lease"));
+        }
+        Ok(())
+    }
+
+    /// Sizes of file systems and rlimits are fixed when a sandbox is made.
+    fn need_a_new_sandbox(&self) -> bool {
+        let limits = &self.limits;
+        limits.workspace.is_some()
+            || limits.tmp.is_some()
+            || limits.open_files.is_some()
+            || limits.journal.is_some()
+    }
+
+    pub(crate) fn into_binding(self) -> Binding {
+        self.binding(None)
+    }
+
+    fn binding(self, deadline: Option<u64>) -> Binding {
+        Binding {
+            env: self.env,
+            files: self.files,
+            limits: LimitRequest { wall_seconds: deadline, ..self.limits },
+            ..Binding::default()
+        }
+    }
+}
+
+/// A lease, and its place in the queue where it waits.
+#[derive(Debug, Clone)]
+pub(crate) struct Obtained {
+    pub(crate) lease: Lease,
+    pub(crate) position: Option<u64>,
+}
+
+impl App {
+    /// Idempotent for (user, workflow, request). An active lease is returned when its sandbox can be used.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        caller: &Caller,
+        asked: LeaseRequest,
+    ) -> Result<Obtained, Fault> {
+        let granted = self.acquire_row(caller, asked).await?;
+        match granted {
+            Granted::Ready { lease, .. } => Ok(Obtained { lease, position: None }),
+            Granted::Waits { lease, position } => Ok(Obtained { lease, position: Some(position) }),
+            Granted::Ended { lease } => Ok(Obtained { lease, position: None }),
+        }
+    }
+
+    /// The same, with the sandbox.
+    pub(crate) async fn acquire_row(
+        self: &Arc<Self>,
+        caller: &Caller,
+        asked: LeaseRequest,
+    ) -> Result<Granted, Fault> {
+        caller.must(Scope::Run)?;
+        let template = self.find_template(caller.tenant(), &asked.template).await?;
+        let ask = self.ask(caller, &template, &asked)?;
+        let target = ask.target.clone();
+        self.metrics.asked_for(&template.at);
+        let started = tokio::time::Instant::now();
+        let acquired = self.store.acquire(caller.context(self), ask).await?;
+        self.tell();
+        let (lease, sandbox) = match acquired {
+            Acquired::Granted { lease, sandbox, evicted } => {
+                if let Some(evicted) = evicted {
+                    self.advance_soon(evicted);
+                }
+                self.room_changed.notify_one();
+                (lease, sandbox)
+            }
+            Acquired::Waits { lease, position } => {
+                self.room_changed.notify_one();
+                return Ok(Granted::Waits { lease, position });
+            }
+            Acquired::Repeated { lease } => return self.obtained_before(lease).await,
+            Acquired::Full { waiting } => return Err(self.full(waiting)),
+            Acquired::OverQuota(exceeded) => {
+                let text = format!(
+                    "the tenant's quota of {} is {}: {} are used, and {} more were asked for",
+                    exceeded.what, exceeded.limit, exceeded.used, exceeded.asked
+                );
+                let kind = if exceeded.for_ever() { Kind::Denied } else { Kind::Full };
+                return Err(Fault::new(kind, text).hint("release a lease, or ask for a larger quota"));
+            }
+        };
+        let leased = self.live.admit(&lease, sandbox.id);
+        // A client that hangs up does not leave a sandbox half-made.
+        let app = Arc::clone(self);
+        let prepare = self.tasks.spawn({
+            let leased = Arc::clone(&leased);
+            let (lease, gifts) = (lease.clone(), asked.gifts);
+            async move { app.prepare(&leased, &lease, sandbox, target, gifts).await }
+        });
+        prepare
+            .await
+            .map_err(|error| Fault::new(Kind::Internal, "preparing a sandbox panicked").because(error))??;
+        self.metrics.acquired(lease.admission, started.elapsed());
+        Ok(Granted::Ready { lease, leased })
+    }
+
+    fn ask(&self, caller: &Caller, template: &Template, asked: &LeaseRequest) -> Result<Acquire, Fault> {
+        let invalid = |text: String| Fault::new(Kind::Invalid, text);
+        let user = caller.user(asked.user.as_deref())?;
+        let ttl_seconds = asked.ttl_seconds.unwrap_or(self.settings.lease_ttl_seconds);
+        if !(1..=LONGEST_TTL).contains(&ttl_seconds) {
+            return Err(invalid(format!("a lease lives 1 to {LONGEST_TTL} seconds, not {ttl_seconds}")));
+        }
+        if asked.heartbeat_seconds.is_some_and(|every| every == 0 || every >= ttl_seconds) {
+            return Err(invalid(format!(
+                "heartbeats come at least every second and more often than every {ttl_seconds} seconds"
+            )));
+        }
+        for (what, text) in [("workflow", Some(&asked.workflow)), ("request", asked.request.as_ref())] {
+            if text.is_some_and(|text| text.len() > LONGEST_LABEL || text.contains('\0')) {
+                return Err(invalid(format!("'{what}' has at most {LONGEST_LABEL} bytes and no NUL")));
+            }
+        }
+        asked.gifts.check()?;
+        let bad = |error: &dyn std::fmt::Display| invalid(error.to_string());
+        let limits = template.recipe.limits().map_err(|error| bad(&error))?;
+        let limits = limits.changed_by(&asked.gifts.limits).map_err(|error| bad(&error))?;
+        let isolation = template.recipe.isolation().map_err(|error| bad(&error))?;
+        let lease = LeaseId::from_random(self.surroundings.bits());
+        let binding = match asked.gifts == Gifts::default() {
+            true => serde_json::Value::Null,
+            false => serde_json::to_value(&asked.gifts)
+                .map_err(|error| Fault::new(Kind::Internal, "a lease cannot be written").because(error))?,
+        };
+        Ok(Acquire {
+            lease,
+            sandbox: SandboxId::from_random(self.surroundings.bits()),
+            tenant: caller.tenant().clone(),
+            user,
+            workflow: asked.workflow.clone(),
+            request: asked.request.clone().unwrap_or_else(|| lease.to_string()),
+            fingerprint: fingerprint(&(
+                &template.at.to_string(),
+                ttl_seconds,
+                asked.heartbeat_seconds,
+                &binding,
+            )),
+            target: Target {
+                template: template.at.clone(),
+                version: template.version,
+                isolation,
+                limits: asked.gifts.limits,
+            },
+            counts: Usage {
+                leases: 1,
+                millicpus: limits.millicpus.value,
+                memory: limits.memory.value,
+                execs: 0,
+            },
+            ttl_seconds,
+            heartbeat_seconds: asked.heartbeat_seconds,
+            one_shot: asked.one_shot,
+            may_wait: asked.may_wait,
+            must_be_new: asked.gifts.need_a_new_sandbox(),
+            binding,
+            room: self.room(),
+        })
+    }
+
+    /// Makes the sandbox where it is to be made, and gives it what its user brought.
+    async fn prepare(
+        self: &Arc<Self>,
+        leased: &Leased,
+        lease: &Lease,
+        sandbox: Sandbox,
+        target: Target,
+        gifts: Gifts,
+    ) -> Result<(), Fault> {
+        match self.try_to_prepare(lease, sandbox, target, gifts).await {
+            Ok(guest) => {
+                leased.is_ready(guest);
+                Ok(())
+            }
+            Err(fault) => {
+                warn!(lease = %lease.id, sandbox = %leased.sandbox, error = %fault, "sandbox cannot be handed out");
+                self.metrics.failed("could_not_be_made");
+                self.end(self.own_context(), lease.id, LeaseEnd::CouldNotBeMade, AfterLease::Destroy).await?;
+                Err(fault)
+            }
+        }
+    }
+
+    async fn try_to_prepare(
+        self: &Arc<Self>,
+        lease: &Lease,
+        sandbox: Sandbox,
+        target: Target,
+        gifts: Gifts,
+    ) -> Result<cubicle_guest::client::Guest, Fault> {
+        let is_new = sandbox.state == SandboxState::Creating;
+        let wanted = u64::from(lease.ttl_seconds) + GRACE_SECONDS;
+        let (id, age) = (sandbox.id, lease.created_at.duration_since(sandbox.created_at).as_secs());
+        if is_new {
+            self.bring_up(&sandbox, &target, wanted).await?;
+        }
+        let guest = match self.live.take_warm(id) {
+            Some(guest) => guest,
+            None => self.guest(id).await?,
+        };
+        let remaining = POOLED_SECONDS.saturating_sub(age.unsigned_abs());
+        let deadline = (!is_new && wanted > remaining).then_some(wanted);
+        let gifts = match is_new {
+            // It was made with its limits.
+            true => Gifts { limits: LimitRequest::default(), ..gifts },
+            false => gifts,
+        };
+        let binding = gifts.binding(deadline);
+        if binding != Binding::default() {
+            self.backend.bind(id, &binding).await?;
+            self.store.prepared(lease.id).await?;
+        }
+        Ok(guest)
+    }
+
+    /// What came of the same request before: as soon as its sandbox can be used.
+    async fn obtained_before(&self, lease: Lease) -> Result<Granted, Fault> {
+        match (lease.status, lease.sandbox) {
+            (LeaseStatus::Active, Some(id)) if lease.node == self.node => {
+                let leased = self.live.admit(&lease, id);
+                leased.guest().await?;
+                Ok(Granted::Ready { lease, leased })
+            }
+            (LeaseStatus::Queued, _) => {
+                let position = self.store.position(self.node, lease.id).await?.unwrap_or(1);
+                Ok(Granted::Waits { lease, position })
+            }
+            _ => Ok(Granted::Ended { lease }),
+        }
+    }
+
+    /// A lease that waited has a sandbox.
+    pub(crate) fn promoted(self: &Arc<Self>, promoted: Promoted) {
+        let Promoted { lease, sandbox, binding, evicted } = promoted;
+        if let Some(evicted) = evicted {
+            self.advance_soon(evicted);
+        }
+        let leased = self.live.admit(&lease, sandbox.id);
+        let app = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let gifts = serde_json::from_value(binding).unwrap_or_default();
+            // A failure ends the lease, and whoever waits for it sees that.
+            if let Ok(target) = app.store.target(sandbox.id).await {
+                let _ = app.prepare(&leased, &lease, sandbox, target, gifts).await;
+            }
+        });
+    }
+
+    pub(crate) fn full(&self, waiting: u64) -> Fault {
+        let text = format!("all {} sandboxes are in use, and {waiting} leases wait", self.settings.capacity);
+        Fault::new(Kind::Full, text).hint("try again later, or ask with \"queue\": true")
+    }
+
+    /// Seconds until a lease at this place in the queue will have a sandbox, from what was seen of late.
+    pub(crate) fn estimate(&self, position: u64) -> Option<u64> {
+        let mean = self.metrics.mean_lease_seconds()?;
+        Some((mean * position as f64 / self.settings.capacity.max(1) as f64).ceil() as u64)
+    }
+
+    /// A lease that exists for the caller.
+    pub(crate) async fn lease(&self, caller: &Caller, id: LeaseId) -> Result<Lease, Fault> {
+        let lease = self.store.lease(id).await?;
+        lease.filter(|lease| caller.sees(&lease.tenant, &lease.user)).ok_or_else(|| {
+            Fault::new(Kind::NotFound, format!("there is no lease {id}"))
+                .hint("'cubicle ps' shows what there is")
+        })
+    }
+
+    pub(crate) async fn leases(
+        &self,
+        caller: &Caller,
+        status: Option<LeaseStatus>,
+        workflow: Option<String>,
+        page: Page,
+    ) -> Result<Vec<Lease>, Fault> {
+        caller.must(Scope::Read)?;
+        let filter = LeaseFilter {
+            tenant: Some(caller.tenant().clone()),
+            user: caller.listed_user(),
+            status,
+            workflow,
+        };
+        self.store.leases(filter, page).await
+    }
+
+    pub(crate) async fn heartbeat(&self, caller: &Caller, id: LeaseId) -> Result<Lease, Fault> {
+        caller.must(Scope::Run)?;
+        self.lease(caller, id).await?;
+        let renewed = self.store.renew(caller.context(self), id).await?;
+        if let Some(leased) = renewed.sandbox.and_then(|sandbox| self.live.get(sandbox)) {
+            let guest = leased.guest().await?;
+            let deadline = Duration::from_secs(u64::from(renewed.ttl_seconds) + GRACE_SECONDS);
+            guest.set_deadline(deadline).await?;
+        }
+        Ok(renewed)
+    }
+
+    /// Gives a lease back. What has ended before stays as it is.
+    pub(crate) async fn release(self: &Arc<Self>, caller: &Caller, id: LeaseId) -> Result<Lease, Fault> {
+        caller.must(Scope::Run)?;
+        let lease = self.lease(caller, id).await?;
+        if lease.status.has_ended() {
+            return Ok(lease);
+        }
+        let after = self.after(&lease).await;
+        self.end(caller.context(self), id, LeaseEnd::Released, after).await
+    }
+
+    /// What becomes of the sandbox of a lease that is given back.
+    async fn after(&self, lease: &Lease) -> AfterLease {
+        let template = self.find_template(&lease.tenant, lease.template.name.as_str()).await;
+        let reuse = template.map_or(Reuse::Never, |template| template.recipe.reuse);
+        let Some(sandbox) = lease.sandbox else { return AfterLease::Destroy };
+        match reuse {
+            Reuse::Never => AfterLease::Destroy,
+            Reuse::SameUser => AfterLease::KeepForUser,
+            Reuse::EnvCache => match self.clean(sandbox).await {
+                Ok(()) => AfterLease::KeepForTenant,
+                Err(fault) => {
+                    info!(%sandbox, error = %fault, "sandbox cannot be cleaned and is destroyed");
+                    AfterLease::Destroy
+                }
+            },
+        }
+    }
+
+    /// Ends a lease and sees to its sandbox.
+    pub(crate) async fn end(
+        self: &Arc<Self>,
+        context: cubicle_store::Context,
+        id: LeaseId,
+        because: LeaseEnd,
+        after: AfterLease,
+    ) -> Result<Lease, Fault> {
+        let ended = self.store.end_lease(context, id, because, after).await?;
+        self.ended(&ended);
+        Ok(ended.lease)
+    }
+
+    /// A lease has ended in the store: its sandbox follows.
+    pub(crate) fn ended(self: &Arc<Self>, ended: &cubicle_store::EndedLease) {
+        if ended.just_now {
+            self.metrics.lease_ended(&ended.lease);
+            self.tell();
+            info!(lease = %ended.lease.id, because = ended.lease.ended_because.map(LeaseEnd::name), "lease ended");
+        }
+        let Some(id) = ended.lease.sandbox else { return };
+        let leased = self.live.leave(id);
+        match &ended.sandbox {
+            Some(sandbox) if sandbox.state == SandboxState::Idle => {
+                if let Some(guest) = leased.and_then(|leased| leased.last_guest()) {
+                    self.live.keep_warm(id, guest);
+                }
+            }
+            _ => self.advance_soon(id),
+        }
+        self.room_changed.notify_one();
+    }
+}
+
+/// What came of an acquire.
+#[derive(Debug)]
+pub(crate) enum Granted {
+    Ready {
+        lease: Lease,
+        leased: Arc<Leased>,
+    },
+    Waits {
+        lease: Lease,
+        position: u64,
+    },
+    /// Of a repeated request whose lease is over, or is another node's.
+    Ended {
+        lease: Lease,
+    },
+}
+
+/// The same for the same request, and for no other.
+pub(crate) fn fingerprint(of: &impl Serialize) -> String {
+    let bytes = serde_json::to_vec(of).unwrap_or_default();
+    Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,124 @@
+//! The sandboxes of this node that somebody has, and the ready ones of the pool: what a request needs to know without
+//! asking the store.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use cubicle_guest::client::Guest;
+use cubicle_model::{Fault, Kind, Lease, LeaseId, Name, SandboxId, UserName};
+use tokio::sync::watch;
+
+/// Until a sandbox that is being made is ready.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    leased: Mutex<HashMap<SandboxId, Arc<Leased>>>,
+    /// Connections to ready sandboxes that nobody has yet.
+    warm: Mutex<HashMap<SandboxId, Guest>>,
+}
+
+/// A sandbox that somebody has.
+#[derive(Debug)]
+pub(crate) struct Leased {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) lease: LeaseId,
+    pub(crate) tenant: Name,
+    pub(crate) user: UserName,
+    guest: OnceLock<Guest>,
+    phase: watch::Sender<Phase>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Is being made or bound.
+    Preparing,
+    Ready,
+    /// Its lease ended.
+    Over,
+}
+
+impl Leased {
+    pub(crate) fn new(lease: &Lease, sandbox: SandboxId) -> Arc<Self> {
+        Arc::new(Self {
+            sandbox,
+            lease: lease.id,
+            tenant: lease.tenant.clone(),
+            user: lease.user.clone(),
+            guest: OnceLock::new(),
+            phase: watch::Sender::new(Phase::Preparing),
+        })
+    }
+
+    pub(crate) fn is_ready(&self, guest: Guest) {
+        // A lease that was adopted and prepared at the same time has the same sandbox, and either connection will do.
+        let _ = self.guest.set(guest);
+        self.phase.send_if_modified(|phase| {
+            let preparing = *phase == Phase::Preparing;
+            if preparing {
+                *phase = Phase::Ready;
+            }
+            preparing
+        });
+    }
+
+    /// The guest that it had, whatever became of its lease.
+    pub(crate) fn last_guest(&self) -> Option<Guest> {
+        self.guest.get().cloned()
+    }
+
+    /// The guest, as soon as the sandbox is ready.
+    pub(crate) async fn guest(&self) -> Result<Guest, Fault> {
+        if *self.phase.borrow() == Phase::Ready
+            && let Some(guest) = self.guest.get()
+        {
+            return Ok(guest.clone());
+        }
+        let mut phase = self.phase.subscribe();
+        let settled = phase.wait_for(|phase| !matches!(phase, Phase::Preparing));
+        match tokio::time::timeout(PATIENCE, settled).await {
+            Ok(Ok(phase)) if *phase == Phase::Ready => self.last_guest().ok_or_else(over),
+            Ok(_) => Err(over()),
+            Err(_) => Err(Fault::new(Kind::Unavailable, "the sandbox is still being made").hint("try again")),
+        }
+    }
+}
+
+fn over() -> Fault {
+    Fault::new(Kind::Conflict, "the lease of this sandbox is over").hint("acquire a new lease")
+}
+
+impl Live {
+    fn leased(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Leased>>> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn warm(&self) -> MutexGuard<'_, HashMap<SandboxId, Guest>> {
+        self.warm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self, id: SandboxId) -> Option<Arc<Leased>> {
+        self.leased().get(&id).cloned()
+    }
+
+    /// The entry of a lease; the one that is there, if it is.
+    pub(crate) fn admit(&self, lease: &Lease, sandbox: SandboxId) -> Arc<Leased> {
+        Arc::clone(self.leased().entry(sandbox).or_insert_with(|| Leased::new(lease, sandbox)))
+    }
+
+    /// The lease has ended: nothing new begins in the sandbox.
+    pub(crate) fn leave(&self, id: SandboxId) -> Option<Arc<Leased>> {
+        let leased = self.leased().remove(&id)?;
+        leased.phase.send_replace(Phase::Over);
+        Some(leased)
+    }
+
+    pub(crate) fn keep_warm(&self, id: SandboxId, guest: Guest) {
+        self.warm().insert(id, guest);
+    }
+
+    pub(crate) fn take_warm(&self, id: SandboxId) -> Option<Guest> {
+        self.warm().remove(&id)
+    }
+}

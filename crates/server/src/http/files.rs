@@ -1,0 +1,359 @@
+//! Files of a sandbox: `/api/v1/sandboxes/{id}/files` and its siblings.
+
+use std::sync::Arc;
+
+use axum::Json as Reply;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use cubicle_api as api;
+use cubicle_guest::client as guest;
+use cubicle_model::{Fault, Kind, SandboxId};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio_util::io::StreamReader;
+
+use super::problem::{Answer, Problem};
+use super::request::{Id, Json, Query};
+use crate::app::{App, Caller};
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct At {
+    /// Absolute, or in `/workspace`.
+    path: String,
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Write {
+    /// Absolute, or in `/workspace`.
+    path: String,
+    /// Permission bits in octal, as in 0755.
+    mode: Option<String>,
+    /// Whether missing directories are made.
+    #[serde(default = "yes")]
+    parents: bool,
+    /// Whether a file that is there already is a refusal.
+    #[serde(default)]
+    must_be_new: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Below {
+    #[serde(default = "workspace")]
+    path: String,
+    /// Everything below, not only what is directly in it.
+    #[serde(default)]
+    recursive: bool,
+}
+
+fn workspace() -> String {
+    "/workspace".into()
+}
+
+/// Read a file
+///
+/// With `Range: bytes=…` a part of it.
+#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), At),
+    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, description = "A part", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = "default", body = api::ErrorBody)))]
+pub(super) async fn read(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(at): Query<At>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    let path = checked(&at.path)?;
+    let guest = app.files_to_read(&caller, id).await?;
+    let asked = headers.get(header::RANGE).and_then(|range| range.to_str().ok());
+    let range = match asked {
+        None => None,
+        Some(text) => {
+            let size = guest.stat(path).await.map_err(Fault::from)?.size;
+            Some(byte_range(text, size).ok_or_else(|| {
+                let fault =
+                    Fault::new(Kind::Invalid, format!("the file has {size} bytes; this range is not in it"));
+                Problem::with_status(fault, StatusCode::RANGE_NOT_SATISFIABLE)
+            })?)
+        }
+    };
+    let file = guest.open_file(path, range.clone()).await.map_err(Fault::from)?;
+    let size = file.size;
+    let mut response = Response::new(Body::from_stream(pieces(file.body)));
+    let out = response.headers_mut();
+    out.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    out.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    if let Some(etag) = file.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+        out.insert(header::ETAG, etag);
+    }
+    let length = range.as_ref().map_or(size, |range| range.end - range.start);
+    out.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    if let Some(range) = range {
+        let text = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            out.insert(header::CONTENT_RANGE, value);
+        }
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    Ok(response)
+}
+
+/// Write a file
+///
+/// Replaces what is there in one step, or not at all.
+#[utoipa::path(put, path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), Write),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = api::Entry), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn write(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(how): Query<Write>,
+    body: Body,
+) -> Answer<Reply<api::Entry>> {
+    let path = checked(&how.path)?;
+    let mode = match how.mode.as_deref() {
+        None => None,
+        Some(text) => {
+            let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+            Some(mode.ok_or_else(|| {
+                Fault::new(Kind::Invalid, format!("'{}' are not permission bits", text.escape_default()))
+            })?)
+        }
+    };
+    let guest = app.files_to_write(&caller, id).await?;
+    let options = guest::WriteFile { mode, parents: how.parents, must_be_new: how.must_be_new };
+    let mut reader = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
+    let outcome = guest.write_file_from(path, &mut reader, options).await.map(drop).map_err(Fault::from);
+    app.file_deed(&caller, "file.write", id, path, outcome).await?;
+    Ok(Reply(entry(guest.stat(path).await.map_err(Fault::from)?)))
+}
+
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Remove {
+    path: String,
+    /// A directory with everything in it.
+    #[serde(default)]
+    recursive: bool,
+}
+
+/// Remove a file or a directory
+#[utoipa::path(delete, path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), Remove),
+    responses((status = 204, description = "Removed"), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(what): Query<Remove>,
+) -> Answer<StatusCode> {
+    let path = checked(&what.path)?;
+    let guest = app.files_to_write(&caller, id).await?;
+    let outcome = guest.remove(path, what.recursive).await.map_err(Fault::from);
+    app.file_deed(&caller, "file.remove", id, path, outcome).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// List a directory
+#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files/list", tag = "files", params(("sandbox_id" = String, Path), Below),
+    responses((status = 200, body = api::Listing), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(below): Query<Below>,
+) -> Answer<Reply<api::Listing>> {
+    let guest = app.files_to_read(&caller, id).await?;
+    let listing = guest.list(checked(&below.path)?, below.recursive).await.map_err(Fault::from)?;
+    Ok(Reply(api::Listing {
+        path: listing.path,
+        entries: listing.entries.into_iter().map(entry).collect(),
+        truncated: listing.truncated,
+    }))
+}
+
+/// What is at a path
+#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files/stat", tag = "files", params(("sandbox_id" = String, Path), At),
+    responses((status = 200, body = api::Entry), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn stat(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(at): Query<At>,
+) -> Answer<Reply<api::Entry>> {
+    let guest = app.files_to_read(&caller, id).await?;
+    Ok(Reply(entry(guest.stat(checked(&at.path)?).await.map_err(Fault::from)?)))
+}
+
+/// Make a directory
+#[utoipa::path(post, path = "/sandboxes/{sandbox_id}/files/directories", tag = "files", params(("sandbox_id" = String, Path), At),
+    responses((status = 204, description = "Made"), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn make_directory(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(at): Query<At>,
+) -> Answer<StatusCode> {
+    let path = checked(&at.path)?;
+    let guest = app.files_to_write(&caller, id).await?;
+    let outcome = guest.make_directory(path, None).await.map_err(Fault::from);
+    app.file_deed(&caller, "file.mkdir", id, path, outcome).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Move a file or a directory
+#[utoipa::path(post, path = "/sandboxes/{sandbox_id}/files/move", tag = "files", params(("sandbox_id" = String, Path)),
+    request_body = api::Move, responses((status = 204, description = "Moved"), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn rename(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Json(what): Json<api::Move>,
+) -> Answer<StatusCode> {
+    let (from, to) = (checked(&what.from)?, checked(&what.to)?);
+    let guest = app.files_to_write(&caller, id).await?;
+    let outcome = guest.rename(from, to, what.replace).await.map_err(Fault::from);
+    app.file_deed(&caller, "file.move", id, from, outcome).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Unpack a tar archive into a directory
+#[utoipa::path(put, path = "/sandboxes/{sandbox_id}/files/archive", tag = "files", params(("sandbox_id" = String, Path), At),
+    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    responses((status = 200, body = api::Unpacked), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn unpack(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(at): Query<At>,
+    body: Body,
+) -> Answer<Reply<api::Unpacked>> {
+    let path = checked(&at.path)?;
+    let guest = app.files_to_write(&caller, id).await?;
+    let mut reader = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
+    let outcome = guest.put_archive(path, &mut reader).await.map_err(Fault::from);
+    let done = app.file_deed(&caller, "file.unpack", id, path, outcome).await?;
+    Ok(Reply(api::Unpacked {
+        files: done.files,
+        directories: done.directories,
+        links: done.links,
+        bytes: done.bytes,
+    }))
+}
+
+/// A directory as a tar archive
+#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files/archive", tag = "files", params(("sandbox_id" = String, Path), At),
+    responses((status = 200, body = Vec<u8>, content_type = "application/x-tar"), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn pack(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(at): Query<At>,
+) -> Answer<Response> {
+    let guest = app.files_to_read(&caller, id).await?;
+    let body = guest.get_archive(checked(&at.path)?).await.map_err(Fault::from)?;
+    Ok(([(header::CONTENT_TYPE, "application/x-tar")], Body::from_stream(pieces(body))).into_response())
+}
+
+/// Watch a directory
+///
+/// Changes as NDJSON, as they happen.
+#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files/watch", tag = "files", params(("sandbox_id" = String, Path), Below),
+    responses((status = 200, body = Object, content_type = "application/x-ndjson"), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn watch(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(below): Query<Below>,
+) -> Answer<Response> {
+    let guest = app.files_to_read(&caller, id).await?;
+    let watch = guest.watch(checked(&below.path)?, below.recursive).await.map_err(Fault::from)?;
+    let lines = stream::try_unfold(watch, |mut watch| async move {
+        let change = watch.next().await.map_err(std::io::Error::other)?;
+        Ok::<_, std::io::Error>(change.map(|change| {
+            let line = serde_json::json!({ "event": change.event, "path": change.path, "to": change.to });
+            (Bytes::from(format!("{line}\n")), watch)
+        }))
+    });
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
+}
+
+fn pieces(body: guest::Body) -> impl futures_util::Stream<Item = std::io::Result<Bytes>> + Send {
+    stream::try_unfold(body, |mut body| async move {
+        let piece = match body.next().await {
+            Ok(Some(piece)) => Some(Bytes::copy_from_slice(piece)),
+            Ok(None) => None,
+            Err(error) => return Err(std::io::Error::other(error)),
+        };
+        Ok(piece.map(|piece| (piece, body)))
+    })
+    .boxed()
+}
+
+fn checked(path: &str) -> Result<&str, Fault> {
+    if path.is_empty() || path.contains('\0') {
+        return Err(Fault::new(Kind::Invalid, "'path' is empty or holds a NUL byte"));
+    }
+    Ok(path)
+}
+
+/// `bytes=a-b`, `bytes=a-` or `bytes=-n`; one range only.
+pub(super) fn byte_range(text: &str, size: u64) -> Option<std::ops::Range<u64>> {
+    let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
+    let range = match (first.trim(), last.trim()) {
+        ("", last) => size.saturating_sub(last.parse::<u64>().ok()?)..size,
+        (first, "") => first.parse().ok()?..size,
+        (first, last) => first.parse().ok()?..last.parse::<u64>().ok()?.saturating_add(1).min(size),
+    };
+    (range.start < range.end && range.end <= size).then_some(range)
+}
+
+fn entry(entry: guest::Entry) -> api::Entry {
+    api::Entry {
+        name: entry.name,
+        path: entry.path,
+        path_encoded: entry.path_encoded,
+        kind: match entry.kind {
+            guest::EntryKind::File => api::EntryKind::File,
+            guest::EntryKind::Directory => api::EntryKind::Directory,
+            guest::EntryKind::Symlink => api::EntryKind::Symlink,
+            guest::EntryKind::Other => api::EntryKind::Other,
+        },
+        size: entry.size,
+        mode: entry.mode,
+        mtime: entry.mtime,
+        target: entry.target,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_within_the_file_or_refused() {
+        let table = [
+            ("bytes=0-0", Some(0..1)),
+            ("bytes=2-", Some(2..10)),
+            ("bytes=-3", Some(7..10)),
+            ("bytes=-30", Some(0..10)),
+            ("bytes=5-100", Some(5..10)),
+            ("bytes=10-", None),
+            ("bytes=3-2", None),
+            ("bytes=a-b", None),
+            ("lines=1-2", None),
+            ("bytes=0-1,3-4", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(byte_range(text, 10), expected, "{text}");
+        }
+    }
+}

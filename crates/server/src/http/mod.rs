@@ -1,0 +1,179 @@
+//! The edge: from HTTP to the use cases and back. Nothing here decides.
+
+mod admin;
+mod execs;
+mod files;
+mod gate;
+mod leases;
+mod links;
+mod ports;
+mod problem;
+mod request;
+mod sandboxes;
+mod seed;
+mod stream;
+mod system;
+mod templates;
+mod terminal;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tracing::{debug, info, warn};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::App;
+
+/// JSON bodies; files are streamed and have no limit of their own.
+const LARGEST_JSON: usize = 24 * 1024 * 1024;
+/// A client that is slower than this to send its headers is sent away.
+const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+const MOST_CONNECTIONS: usize = 10_000;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Cubicle", description = "Runs AI workers and the code they write, each in its own sandbox."),
+    components(schemas(cubicle_api::ErrorBody, cubicle_api::OutputFrame)),
+    modifiers(&Secured)
+)]
+struct Document;
+
+/// Every route but health needs a key.
+struct Secured;
+
+impl utoipa::Modify for Secured {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        document.components.get_or_insert_default().add_security_scheme("key", scheme);
+        document.security = Some(vec![SecurityRequirement::new("key", Vec::<String>::new())]);
+    }
+}
+
+fn router() -> OpenApiRouter<Arc<App>> {
+    let v1 = OpenApiRouter::new()
+        .routes(routes!(leases::create, leases::list))
+        .routes(routes!(leases::get, leases::release))
+        .routes(routes!(leases::heartbeat))
+        .routes(routes!(sandboxes::list))
+        .routes(routes!(sandboxes::get))
+        .routes(routes!(sandboxes::receipt))
+        .routes(routes!(sandboxes::metrics))
+        .routes(routes!(execs::create, execs::list_of_sandbox))
+        .routes(routes!(execs::one_shot, execs::list))
+        .routes(routes!(execs::get, execs::end))
+        .routes(routes!(execs::output))
+        .routes(routes!(execs::stdin))
+        .routes(routes!(execs::signal))
+        .routes(routes!(execs::resize))
+        .routes(routes!(files::read, files::write, files::remove))
+        .routes(routes!(files::list))
+        .routes(routes!(files::stat))
+        .routes(routes!(files::make_directory))
+        .routes(routes!(files::rename))
+        .routes(routes!(files::unpack, files::pack))
+        .routes(routes!(files::watch))
+        .routes(routes!(templates::list))
+        .routes(routes!(templates::get, templates::put, templates::delete))
+        .routes(routes!(admin::create_tenant, admin::list_tenants))
+        .routes(routes!(admin::get_tenant, admin::replace_tenant))
+        .routes(routes!(admin::create_key, admin::list_keys))
+        .routes(routes!(admin::get_key, admin::revoke_key))
+        .routes(routes!(admin::audit))
+        .routes(routes!(admin::audit_heads))
+        .routes(routes!(admin::who_am_i))
+        .routes(routes!(stream::events))
+        .routes(routes!(links::list_artifacts))
+        .routes(routes!(links::get_artifact))
+        .routes(routes!(links::artifact_content))
+        .routes(routes!(links::artifact_link))
+        .routes(routes!(ports::link));
+    OpenApiRouter::with_openapi(Document::openapi())
+        .nest("/api/v1", v1)
+        .routes(routes!(stream::everything))
+        .routes(routes!(seed::acquire))
+        .routes(routes!(seed::release))
+        .routes(routes!(system::health))
+        .routes(routes!(system::ready))
+        .routes(routes!(system::metrics))
+}
+
+/// The document that `/api/v1/openapi.json` serves.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    router().split_for_parts().1
+}
+
+pub(crate) fn routes(app: &Arc<App>) -> Router {
+    let (router, document) = router().split_for_parts();
+    let document = Arc::new(document.to_json().unwrap_or_default());
+    router
+        .merge(terminal::routes())
+        .merge(ports::routes())
+        .route("/api/v1/openapi.json", axum::routing::get(move || system::openapi(Arc::clone(&document))))
+        .fallback(system::nothing_here)
+        .layer(DefaultBodyLimit::max(LARGEST_JSON))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), gate::gate))
+        .with_state(Arc::clone(app))
+}
+
+pub(crate) async fn serve(app: Arc<App>, listener: TcpListener, stop: impl Future<Output = ()>) {
+    let routes = routes(&app).into_make_service_with_connect_info::<std::net::SocketAddr>();
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_PATIENCE);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(20)));
+    let graceful = GracefulShutdown::new();
+    let room = Arc::new(tokio::sync::Semaphore::new(MOST_CONNECTIONS));
+    let mut stop = std::pin::pin!(stop);
+    let mut routes = routes;
+    loop {
+        let accepted = tokio::select! {
+            // Nothing is lost: a connection that was not accepted is refused.
+            () = &mut stop => break,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Too many open files, most likely; they become fewer.
+                warn!(%error, "a connection cannot be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+            warn!(%from, "too many connections");
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let service = match tower::Service::call(&mut routes, from).await {
+            Ok(service) => service,
+            Err(never) => match never {},
+        };
+        let connection = builder
+            .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
+            .into_owned();
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                debug!(%from, %error, "a connection ended badly");
+            }
+            drop(permit);
+        });
+    }
+    drop(listener);
+    app.stopping.cancel();
+    info!("finishing what is under way");
+    if tokio::time::timeout(app.settings.drain, graceful.shutdown()).await.is_err() {
+        warn!("some requests were cut off");
+    }
+}

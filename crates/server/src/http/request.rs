@@ -1,0 +1,196 @@
+//! What handlers take from a request. A refusal is always a `Problem`.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use cubicle_model::{Fault, Kind};
+use cubicle_store::Page;
+use serde::de::DeserializeOwned;
+
+use super::problem::Problem;
+use crate::app::Caller;
+
+fn invalid(text: impl Into<String>) -> Problem {
+    Problem::from(Fault::new(Kind::Invalid, text))
+}
+
+/// A JSON body.
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| too_large(&rejection))?;
+        if bytes.is_empty() {
+            return Err(invalid("the body is empty; JSON is expected"));
+        }
+        parse(&bytes).map(Self)
+    }
+}
+
+/// An object. Without the check a list would do, its items taken for fields.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(invalid("the body is not a JSON object"));
+    }
+    serde_json::from_slice(bytes)
+        .map_err(|error| invalid(format!("the body is not what is expected: {error}")))
+}
+
+/// A JSON body that may be left out.
+pub(crate) struct MaybeJson<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| too_large(&rejection))?;
+        if bytes.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        parse(&bytes).map(Self)
+    }
+}
+
+pub(crate) fn too_large(rejection: &BytesRejection) -> Problem {
+    match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::with_status(
+            Fault::new(Kind::Invalid, "the body is too large")
+                .hint("write large files through /files, which streams them"),
+            StatusCode::PAYLOAD_TOO_LARGE,
+        ),
+        _ => invalid("the body cannot be read"),
+    }
+}
+
+/// The query of a request.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let query = axum::extract::Query::<T>::from_request_parts(parts, state).await;
+        query.map(|query| Self(query.0)).map_err(|rejection| invalid(rejection.body_text()))
+    }
+}
+
+/// An id, or a name, in the path.
+pub(crate) struct Id<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: FromStr<Err: Display>> FromRequestParts<S> for Id<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let text = Path::<String>::from_request_parts(parts, state).await;
+        let text = text.map_err(|rejection| invalid(rejection.body_text()))?.0;
+        text.parse().map(Self).map_err(|error: T::Err| invalid(error.to_string()))
+    }
+}
+
+/// A path of two parts: an id and something else.
+pub(crate) struct IdAnd<T, U>(pub(crate) T, pub(crate) U);
+
+impl<S: Send + Sync, T: FromStr<Err: Display>, U: FromStr<Err: Display>> FromRequestParts<S> for IdAnd<T, U> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let texts = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let (id, rest) = texts.map_err(|rejection| invalid(rejection.body_text()))?.0;
+        let id = id.parse().map_err(|error: T::Err| invalid(error.to_string()))?;
+        let rest = rest.parse().map_err(|error: U::Err| invalid(error.to_string()))?;
+        Ok(Self(id, rest))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let caller = parts.extensions.get::<Self>().cloned();
+        caller.ok_or_else(|| Problem::unauthenticated("a key is needed"))
+    }
+}
+
+/// `?after=…&limit=…` of every list.
+#[derive(Debug, Clone, Default, serde::Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Paging {
+    /// `next` of the page before.
+    #[param(max_length = 256)]
+    pub(crate) after: Option<String>,
+    /// At most so many items.
+    #[param(minimum = 1, maximum = 1000)]
+    pub(crate) limit: Option<u32>,
+}
+
+impl Paging {
+    pub(crate) fn page(&self) -> Result<Page, Problem> {
+        let limit = self.limit.unwrap_or(100);
+        if !(1..=Page::LARGEST).contains(&limit) {
+            return Err(invalid(format!("'limit' is 1 to {}", Page::LARGEST)));
+        }
+        let after = self.after.clone();
+        if after.as_ref().is_some_and(|after| after.len() > 256 || after.contains('\0')) {
+            return Err(invalid("'after' is not from a page before"));
+        }
+        Ok(Page { after, limit })
+    }
+}
+
+/// A page of what the store gave, which is one more item where there is a next page.
+pub(crate) fn paged<T, U>(
+    mut items: Vec<T>,
+    page: &Page,
+    key: impl Fn(&T) -> String,
+    show: impl Fn(T) -> U,
+) -> cubicle_api::Page<U> {
+    let more = items.len() > page.limit as usize;
+    items.truncate(page.limit as usize);
+    let next = items.last().filter(|_| more).map(key);
+    cubicle_api::Page { items: items.into_iter().map(show).collect(), next }
+}
+
+/// What `If-Match` says: the version that the caller saw.
+pub(crate) struct IfMatch(pub(crate) Option<i64>);
+
+impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let header =
+            |name| parts.headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
+        if header("if-none-match") == Some("*") {
+            return Ok(Self(Some(0)));
+        }
+        match header("if-match") {
+            None | Some("*") => Ok(Self(None)),
+            Some(tag) => {
+                let version = tag.trim_matches('"').parse();
+                version
+                    .map(|version| Self(Some(version)))
+                    .map_err(|_| invalid("If-Match is not an ETag of this server"))
+            }
+        }
+    }
+}
+
+/// What makes a creation repeatable.
+pub(crate) struct IdempotencyKey(pub(crate) Option<String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let Some(value) = parts.headers.get(cubicle_api::IDEMPOTENCY_KEY) else { return Ok(Self(None)) };
+        let text = value.to_str().ok().filter(|text| (1..=256).contains(&text.len()));
+        text.map(|text| Self(Some(text.to_owned())))
+            .ok_or_else(|| invalid("an idempotency key has 1 to 256 visible characters"))
+    }
+}

@@ -1,0 +1,63 @@
+//! Health, readiness, metrics, and what there is not.
+
+use std::sync::Arc;
+
+use axum::Json as Reply;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use cubicle_api as api;
+use cubicle_model::{Fault, Kind};
+
+use super::problem::{Answer, Problem};
+use crate::app::App;
+
+/// Whether the process lives
+#[utoipa::path(get, path = "/health", tag = "system", security(()), responses((status = 200, body = api::Health)))]
+pub(super) async fn health() -> Reply<api::Health> {
+    Reply(api::Health { status: "ok".into(), version: env!("CARGO_PKG_VERSION").into() })
+}
+
+/// Whether it can do its work
+#[utoipa::path(get, path = "/ready", tag = "system", security(()),
+    responses((status = 200, body = api::Readiness), (status = 503, body = api::Readiness)))]
+pub(super) async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Reply<api::Readiness>) {
+    let check = |name: &str, outcome: Result<(), Fault>| api::ReadinessCheck {
+        name: name.into(),
+        ok: outcome.is_ok(),
+        because: outcome.err().map(|fault| fault.to_string()),
+    };
+    let stopping = match app.stopping.is_cancelled() {
+        true => Err(Fault::new(Kind::Unavailable, "the server is stopping")),
+        false => Ok(()),
+    };
+    let checks = vec![
+        check("store", app.store.ping().await),
+        check("backend", app.backend.list().await.map(drop)),
+        check("serving", stopping),
+    ];
+    let ready = checks.iter().all(|check| check.ok);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Reply(api::Readiness { ready, checks }))
+}
+
+/// Metrics for Prometheus
+#[utoipa::path(get, path = "/metrics", tag = "system", security(()),
+    responses((status = 200, body = String, content_type = "text/plain"), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Answer<Response> {
+    let (active, waiting) = app.store.count_leases(app.node).await?;
+    let idle: u64 = app.store.idle(app.node).await?;
+    let text = app.metrics.text(active, idle, waiting);
+    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, media)], text).into_response())
+}
+
+pub(super) async fn openapi(document: Arc<String>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], document.as_str().to_owned()).into_response()
+}
+
+pub(super) async fn nothing_here(uri: Uri) -> Problem {
+    Fault::new(Kind::NotFound, format!("there is nothing at {}", uri.path()))
+        .hint("/api/v1/openapi.json lists what there is")
+        .into()
+}

@@ -1,0 +1,304 @@
+//! One sandbox at a time, from what it is to what it should be.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cubicle_backend::State;
+use cubicle_model::lease::LeaseEnd;
+use cubicle_model::sandbox::{Attempts, Presence, Step, next};
+use cubicle_model::{Fault, Kind, LimitRequest, Sandbox, SandboxId, SandboxState};
+use cubicle_store::Target;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::{debug, info, warn};
+
+use crate::app::App;
+
+/// A sandbox outlives its lease by so much, so that its end is always the server's doing and never a surprise.
+pub(crate) const GRACE_SECONDS: u64 = 300;
+/// How long a sandbox of the pool lives without its server.
+pub(crate) const POOLED_SECONDS: u64 = 3600;
+/// A sandbox of the pool whose server is there gets more time when it is half over.
+const REFRESHED_AFTER: u64 = POOLED_SECONDS / 2;
+/// More at once only wait for each other.
+const MAKE_AT_ONCE: usize = 8;
+/// The kernel hangs when very many filtered processes end together.
+const DESTROY_AT_ONCE: usize = 16;
+
+/// Who works on what.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    turns: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<Attempts>>>>,
+    make: Arc<Semaphore>,
+    destroy: Arc<Semaphore>,
+}
+
+impl Default for Keeper {
+    fn default() -> Self {
+        Self {
+            turns: Mutex::default(),
+            make: Arc::new(Semaphore::new(MAKE_AT_ONCE)),
+            destroy: Arc::new(Semaphore::new(DESTROY_AT_ONCE)),
+        }
+    }
+}
+
+impl Keeper {
+    /// One at a time works on a sandbox, and remembers what failed.
+    fn turn(&self, id: SandboxId) -> Arc<tokio::sync::Mutex<Attempts>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(id).or_default())
+    }
+
+    fn forget(&self, id: SandboxId) {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+async fn permit(of: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Fault> {
+    let closed = |_| Fault::new(Kind::Unavailable, "the server is stopping");
+    Arc::clone(of).acquire_owned().await.map_err(closed)
+}
+
+impl App {
+    /// Makes a sandbox that the store has just come to want, and welcomes it.
+    pub(crate) async fn bring_up(
+        &self,
+        sandbox: &Sandbox,
+        target: &Target,
+        seconds: u64,
+    ) -> Result<(), Fault> {
+        let turn = self.keeper.turn(sandbox.id);
+        let mut tried = turn.lock().await;
+        if let Err(fault) = self.make(sandbox.id, target, seconds).await {
+            *tried = Attempts { failures: tried.failures + 1, last: Some(self.now()) };
+            return Err(fault);
+        }
+        match self.store.welcome(self.own_context(), sandbox.id, sandbox.generation).await {
+            Ok(_) => Ok(()),
+            // Somebody was faster: the sweep, or its lease has ended.
+            Err(fault) if fault.kind() == Kind::Conflict => match self.store.sandbox(sandbox.id).await? {
+                Some(now) if matches!(now.state, SandboxState::Idle | SandboxState::Leased) => Ok(()),
+                _ => Err(fault),
+            },
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// The same for the pool, in the background.
+    pub(crate) fn bring_up_for_pool(self: &Arc<Self>, sandbox: Sandbox, target: Target) {
+        let app = Arc::clone(self);
+        self.tasks.spawn(async move {
+            match app.bring_up(&sandbox, &target, POOLED_SECONDS).await {
+                Ok(()) => app.keep_warm(sandbox.id).await,
+                Err(fault) => {
+                    warn!(sandbox = %sandbox.id, error = %fault, "a sandbox of the pool could not be made");
+                    app.advance_soon(sandbox.id);
+                }
+            }
+            app.room_changed.notify_one();
+        });
+    }
+
+    /// A connection for whoever gets it; without one the first request makes it.
+    async fn keep_warm(&self, id: SandboxId) {
+        if let Ok(guest) = self.guest(id).await
+            && guest.health().await.is_ok()
+        {
+            self.live.keep_warm(id, guest);
+        }
+    }
+
+    async fn make(&self, id: SandboxId, target: &Target, seconds: u64) -> Result<(), Fault> {
+        let recipe = self.recipe(&target.template, target.version).await?;
+        let changed = LimitRequest { wall_seconds: Some(seconds), ..target.limits };
+        let labels = BTreeMap::from([
+            ("node".to_owned(), self.node.to_string()),
+            ("template".to_owned(), target.template.to_string()),
+        ]);
+        let place = recipe.placement(id, &changed, labels);
+        let place = place.map_err(|bad| Fault::new(Kind::Invalid, bad.to_string()))?;
+        let _turn = permit(&self.keeper.make).await?;
+        let started = tokio::time::Instant::now();
+        self.backend.ensure(&place).await?;
+        self.metrics.made(started.elapsed());
+        debug!(sandbox = %id, took = ?started.elapsed(), "sandbox made");
+        Ok(())
+    }
+
+    /// How long the sandbox of a lease, or of the pool, lives without its server.
+    async fn seconds_to_live(&self, sandbox: &Sandbox) -> Result<u64, Fault> {
+        let lease = match sandbox.lease {
+            Some(lease) => self.store.lease(lease).await?,
+            None => None,
+        };
+        Ok(lease.map_or(POOLED_SECONDS, |lease| u64::from(lease.ttl_seconds) + GRACE_SECONDS))
+    }
+
+    /// Takes the next steps of a sandbox, in the background.
+    pub(crate) fn advance_soon(self: &Arc<Self>, id: SandboxId) {
+        let app = Arc::clone(self);
+        self.tasks.spawn(async move {
+            if let Err(fault) = app.advance(id).await {
+                warn!(sandbox = %id, error = %fault, "a sandbox is not as it should be; the sweep tries again");
+            }
+        });
+    }
+
+    /// Takes steps until the sandbox is as it should be, or has to wait.
+    pub(crate) async fn advance(self: &Arc<Self>, id: SandboxId) -> Result<(), Fault> {
+        let turn = self.keeper.turn(id);
+        let mut tried = turn.lock().await;
+        loop {
+            let sandbox = self.store.sandbox(id).await?;
+            let seen = match self.backend.observe(id).await? {
+                None => Presence::Absent,
+                Some(seen) if seen.state == State::Ready => Presence::Ready,
+                Some(_) => Presence::Ended,
+            };
+            let step = next(sandbox.as_ref().map(|sandbox| sandbox.state), seen, *tried, self.now());
+            let taken = match (step, &sandbox) {
+                (Step::Nothing, _) => {
+                    if sandbox.is_none_or(|sandbox| sandbox.state == SandboxState::Gone) {
+                        self.keeper.forget(id);
+                    }
+                    return Ok(());
+                }
+                (Step::Wait(until), _) => {
+                    drop(tried);
+                    let pause = until.duration_since(self.now()).unsigned_abs();
+                    tokio::time::sleep(pause.min(std::time::Duration::from_secs(30))).await;
+                    tried = turn.lock().await;
+                    continue;
+                }
+                (Step::DestroyOrphan, _) => self.destroy(id).await,
+                (step, Some(sandbox)) => self.take(step, sandbox, seen).await,
+                (_, None) => return Ok(()),
+            };
+            match taken {
+                Ok(()) if matches!(step, Step::Destroy | Step::Forget) => {
+                    self.keeper.forget(id);
+                    return Ok(());
+                }
+                Ok(()) => *tried = Attempts::default(),
+                // Somebody else was faster; what they did is looked at anew.
+                Err(fault) if fault.kind() == Kind::Conflict && tried.failures < 3 => {
+                    *tried = Attempts { failures: tried.failures + 1, last: Some(self.now()) };
+                }
+                Err(fault) => {
+                    *tried = Attempts { failures: tried.failures + 1, last: Some(self.now()) };
+                    info!(sandbox = %id, ?step, error = %fault, "a step failed");
+                    if fault.kind() == Kind::Unavailable {
+                        return Err(fault);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn take(self: &Arc<Self>, step: Step, sandbox: &Sandbox, seen: Presence) -> Result<(), Fault> {
+        let (id, generation) = (sandbox.id, sandbox.generation);
+        match step {
+            Step::Make => {
+                let target = self.store.target(id).await?;
+                self.make(id, &target, self.seconds_to_live(sandbox).await?).await
+            }
+            Step::Welcome => {
+                let welcomed = self.store.welcome(self.own_context(), id, generation).await?;
+                if welcomed.lease.is_none() {
+                    self.keep_warm(id).await;
+                }
+                self.tell();
+                Ok(())
+            }
+            Step::GiveUp => {
+                let (because, detail) = match seen {
+                    Presence::Ended => (LeaseEnd::SandboxEnded, "the sandbox ended by itself"),
+                    Presence::Absent if sandbox.ready_at.is_some() => {
+                        (LeaseEnd::SandboxEnded, "the sandbox is not there any more")
+                    }
+                    _ => (LeaseEnd::CouldNotBeMade, "the sandbox could not be made"),
+                };
+                warn!(sandbox = %id, detail, "sandbox given up");
+                self.metrics.failed(because.name());
+                self.live.take_warm(id);
+                let ended =
+                    self.store.give_up(self.own_context(), id, generation, because, detail.into()).await?;
+                if let Some(ended) = ended {
+                    self.metrics.lease_ended(&ended.lease);
+                    self.live.leave(id);
+                }
+                self.tell();
+                Ok(())
+            }
+            Step::Destroy => {
+                self.live.take_warm(id);
+                self.archive(sandbox).await?;
+                self.destroy(id).await?;
+                self.forget(id, generation).await
+            }
+            Step::Forget => self.forget(id, generation).await,
+            Step::Nothing | Step::Wait(_) | Step::DestroyOrphan => Ok(()),
+        }
+    }
+
+    async fn forget(&self, id: SandboxId, generation: i64) -> Result<(), Fault> {
+        self.store.forget(self.own_context(), id, generation).await?;
+        self.tell();
+        self.room_changed.notify_one();
+        Ok(())
+    }
+
+    async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {
+        let _turn = permit(&self.keeper.destroy).await?;
+        let started = tokio::time::Instant::now();
+        self.backend.destroy(id).await?;
+        self.metrics.backend("destroy", started.elapsed());
+        Ok(())
+    }
+
+    /// Compares everything that is with everything that should be.
+    pub(crate) async fn sweep(self: &Arc<Self>) -> Result<(), Fault> {
+        // What is comes first: whatever is made meanwhile has a row by the time the rows are read.
+        let seen = self.own_sandboxes().await?;
+        let rows = self.store.standing_sandboxes(self.node).await?;
+        let known: std::collections::HashSet<SandboxId> = rows.iter().map(|row| row.id).collect();
+        let orphans = seen.keys().filter(|id| !known.contains(id)).copied();
+        let unsettled = rows.iter().filter(|row| {
+            use cubicle_model::SandboxState::{Idle, Leased};
+            !(matches!(row.state, Idle | Leased) && seen.get(&row.id) == Some(&State::Ready))
+        });
+        let candidates: Vec<SandboxId> = orphans.chain(unsettled.map(|row| row.id)).collect();
+        // Each looks again before it does anything.
+        for id in candidates {
+            self.advance_soon(id);
+        }
+        for row in &rows {
+            self.refresh(row).await;
+        }
+        Ok(())
+    }
+
+    /// What the backend has of this node. Sandboxes that somebody made by hand in the same data directory are theirs.
+    pub(crate) async fn own_sandboxes(&self) -> Result<HashMap<SandboxId, State>, Fault> {
+        let node = self.node.to_string();
+        let all = self.backend.list().await?.into_iter();
+        Ok(all
+            .filter(|seen| seen.labels.get("node") == Some(&node))
+            .map(|seen| (seen.id, seen.state))
+            .collect())
+    }
+
+    /// Gives a sandbox of the pool more time while its server is there.
+    async fn refresh(&self, sandbox: &Sandbox) {
+        let age = self.now().duration_since(sandbox.created_at).as_secs().unsigned_abs();
+        if sandbox.lease.is_some() || age < REFRESHED_AFTER {
+            return;
+        }
+        // An old one is replaced instead: whatever it has gathered goes with it.
+        let because = "it was in the pool for long".to_owned();
+        if self.store.retire(self.own_context(), sandbox.id, sandbox.generation, because).await.is_ok() {
+            self.live.take_warm(sandbox.id);
+            self.room_changed.notify_one();
+        }
+    }
+}

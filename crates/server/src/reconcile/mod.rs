@@ -1,0 +1,74 @@
+//! Brings about what should be. Nothing here takes input: each round reads the store and the backend, and takes the steps
+//! that `model::sandbox::next` names. A restart, a second server and a missed wake-up all take the same path.
+
+pub(crate) mod adopt;
+pub(crate) mod keeper;
+mod pool;
+mod retention;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cubicle_model::Fault;
+use tracing::warn;
+
+use crate::app::App;
+
+/// Adopts what is there, and starts the loops.
+pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
+    adopt::adopt(app).await?;
+    every(app, "sweep", app.settings.sweep_every, |app| async move { app.sweep().await });
+    every(app, "retention", Duration::from_secs(60), |app| async move { retention::forget(&app).await });
+    let expiry = Arc::clone(app);
+    app.tasks.spawn(async move {
+        expiry.stopping.clone().run_until_cancelled_owned(expire_leases(expiry)).await;
+    });
+    let pools = Arc::clone(app);
+    app.tasks.spawn(async move {
+        pools.stopping.clone().run_until_cancelled_owned(pool::fill(pools)).await;
+    });
+    Ok(())
+}
+
+/// A loop that goes on after a failure, and ends with the server.
+fn every<Round: Future<Output = Result<(), Fault>> + Send>(
+    app: &Arc<App>,
+    name: &'static str,
+    pause: Duration,
+    round: impl Fn(Arc<App>) -> Round + Send + 'static,
+) {
+    let app = Arc::clone(app);
+    let stopping = app.stopping.clone();
+    let rounds = async move {
+        loop {
+            tokio::time::sleep(pause).await;
+            if let Err(fault) = round(Arc::clone(&app)).await {
+                warn!(name, error = %fault, "a round failed; the next one comes");
+            }
+        }
+    };
+    // Dropped between two steps of a round; each step is safe to repeat.
+    tokio::spawn(stopping.run_until_cancelled_owned(rounds));
+}
+
+/// Ends leases as soon as their time is over.
+async fn expire_leases(app: Arc<App>) {
+    const TOGETHER: u32 = 64;
+    const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+    loop {
+        match app.store.expire_leases(app.own_context(), TOGETHER).await {
+            Ok(ended) => {
+                let more = ended.len() == TOGETHER as usize;
+                for one in &ended {
+                    app.ended(one);
+                }
+                if more {
+                    continue;
+                }
+            }
+            Err(fault) => warn!(error = %fault, "leases cannot be expired now"),
+        }
+        // A lease that begins now lives at least a second, so that it is not missed by more than this pause.
+        tokio::time::sleep(LONGEST_PAUSE).await;
+    }
+}

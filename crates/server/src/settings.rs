@@ -1,0 +1,32 @@
+//! What a server is told by whoever starts it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where it can be reached, as `http://127.0.0.1:7878`; for links and for other nodes.
+    pub address: String,
+    /// How many sandboxes fit on this node.
+    pub capacity: u64,
+    /// How many leases may wait for room.
+    pub longest_queue: u64,
+    pub lease_ttl_seconds: u32,
+    /// Of an exec that names no timeout; absent means until its lease ends.
+    pub exec_timeout_seconds: Option<f64>,
+    /// Where artifacts and journals of sandboxes that are gone are kept.
+    pub blobs: PathBuf,
+    pub journal_retention: Duration,
+    /// Of ended leases, execs, events and idempotency keys.
+    pub record_retention: Duration,
+    /// Whether whoever reaches the server may do everything, without a key. Only on loopback.
+    pub keyless: bool,
+    /// Requests of a key per second, unless the key says something else.
+    pub requests_per_second: u32,
+    /// Signs links; 32 unpredictable bytes that stay the same.
+    pub link_secret: [u8; 32],
+    /// How often the whole of what is is compared with the whole of what should be.
+    pub sweep_every: Duration,
+    /// How long a stopping server waits for requests under way.
+    pub drain: Duration,
+}

@@ -1,0 +1,33 @@
+//! Time and randomness, as the outermost layer gives them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cubicle_model::Timestamp;
+use cubicle_store::Random;
+
+#[derive(Clone)]
+pub struct Surroundings {
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    pub random: Random,
+}
+
+impl Surroundings {
+    /// To the millisecond, as everything is stored.
+    pub(crate) fn now(&self) -> Timestamp {
+        let now = (self.clock)();
+        Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
+    }
+
+    pub(crate) fn bits<const N: usize>(&self) -> [u8; N] {
+        let mut bits = [0; N];
+        (self.random)(&mut bits);
+        bits
+    }
+}
+
+impl fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Surroundings")
+    }
+}

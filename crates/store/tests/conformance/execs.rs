@@ -1,0 +1,132 @@
+//! Execs: begun once, counted, and ended once.
+
+use cubicle_model::lease::LeaseEnd;
+use cubicle_model::{ExecId, Exit, Kind, Lease, Quota, Sandbox};
+use cubicle_store::{AfterLease, Begun, Ended, Exec, ExecFilter};
+use serde_json::json;
+
+use crate::world::{World, at_once, bits, kind, name, page};
+
+fn exec(world: &World, lease: &Lease, sandbox: &Sandbox) -> Exec {
+    Exec {
+        id: ExecId::from_random(bits()),
+        sandbox: sandbox.id,
+        lease: lease.id,
+        tenant: lease.tenant.clone(),
+        user: lease.user.clone(),
+        fingerprint: "f".into(),
+        command: json!(["echo", "päckchen \u{0} \"'?1"]),
+        created_at: world.now(),
+        ended: None,
+    }
+}
+
+pub(crate) async fn an_exec_is_begun_once_also_when_raced(world: World) {
+    let (lease, sandbox) = world.leased(world.ask("acme")).await;
+    let asked = exec(&world, &lease, &sandbox);
+    let outcomes = at_once((0..40).map(|_| {
+        let (store, context, asked) = (world.store.clone(), world.context(), asked.clone());
+        async move { store.begin_exec(context, asked).await.unwrap() }
+    }))
+    .await;
+    assert_eq!(outcomes.iter().filter(|begun| **begun == Begun::New).count(), 1);
+    for begun in outcomes {
+        assert!(begun == Begun::New || begun == Begun::Repeated(asked.clone()));
+    }
+    assert_eq!(world.store.exec(asked.id).await.unwrap(), Some(asked.clone()));
+    assert_eq!(world.store.running_execs(world.node).await.unwrap(), std::slice::from_ref(&asked));
+    let told = world.store.events(name("acme"), Some(asked.id.to_string()), 0, 10).await.unwrap();
+    assert_eq!(told.len(), 1);
+}
+
+pub(crate) async fn an_exec_id_for_something_else_is_refused(world: World) {
+    let (lease, sandbox) = world.leased(world.ask("acme")).await;
+    let asked = exec(&world, &lease, &sandbox);
+    world.store.begin_exec(world.context(), asked.clone()).await.unwrap();
+    let other = Exec { fingerprint: "another".into(), ..asked.clone() };
+    assert_eq!(kind(world.store.begin_exec(world.context(), other).await), Kind::Conflict);
+    let (_, elsewhere) = world.leased(world.ask("acme")).await;
+    let other = Exec { sandbox: elsewhere.id, ..asked.clone() };
+    assert_eq!(kind(world.store.begin_exec(world.context(), other).await), Kind::Conflict);
+
+    // Neither a lease of another tenant nor another sandbox can be named.
+    world.tenant("other", Quota::default(), 1).await;
+    let foreign = Exec { id: ExecId::from_random(bits()), tenant: name("other"), ..asked.clone() };
+    assert_eq!(kind(world.store.begin_exec(world.context(), foreign).await), Kind::NotFound);
+    let elsewhere = Exec { id: ExecId::from_random(bits()), sandbox: elsewhere.id, ..asked };
+    assert_eq!(kind(world.store.begin_exec(world.context(), elsewhere).await), Kind::NotFound);
+}
+
+pub(crate) async fn no_exec_begins_when_the_lease_is_over(world: World) {
+    let (lease, sandbox) = world.leased(world.ask("acme")).await;
+    let begun = exec(&world, &lease, &sandbox);
+    world.store.begin_exec(world.context(), begun.clone()).await.unwrap();
+    world.pass(60);
+    let late = exec(&world, &lease, &sandbox);
+    assert_eq!(kind(world.store.begin_exec(world.context(), late).await), Kind::Conflict, "its time is over");
+    let (lease, sandbox) = world.leased(world.ask("acme")).await;
+    world.store.end_lease(world.context(), lease.id, LeaseEnd::Released, AfterLease::Destroy).await.unwrap();
+    let late = exec(&world, &lease, &sandbox);
+    assert_eq!(kind(world.store.begin_exec(world.context(), late.clone()).await), Kind::Conflict);
+    assert_eq!(world.store.exec(late.id).await.unwrap(), None);
+    // What began before is still answered.
+    let again = world.store.begin_exec(world.context(), begun.clone()).await.unwrap();
+    assert_eq!(again, Begun::Repeated(begun));
+}
+
+pub(crate) async fn the_quota_of_execs_holds_when_raced(world: World) {
+    world.tenant("small", Quota { execs: Some(3), ..Quota::default() }, 1).await;
+    let (lease, sandbox) = world.leased(world.ask("small")).await;
+    let begin = || {
+        let (store, context, asked) = (world.store.clone(), world.context(), exec(&world, &lease, &sandbox));
+        async move { store.begin_exec(context, asked).await }
+    };
+    let outcomes = at_once((0..20).map(|_| begin())).await;
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 3);
+    for refused in outcomes.into_iter().filter(Result::is_err) {
+        assert_eq!(kind(refused), Kind::Full);
+    }
+    assert_eq!(world.store.usage(name("small")).await.unwrap().execs, 3);
+    let one = world.store.running_execs(world.node).await.unwrap().remove(0);
+    let ended =
+        Ended { at: world.now(), exit: Exit::Code(0), stdout_bytes: 1, stderr_bytes: 2, duration_us: 3 };
+    world.store.end_exec(world.context(), one.id, ended).await.unwrap();
+    begin().await.unwrap();
+    assert_eq!(kind(begin().await), Kind::Full);
+}
+
+pub(crate) async fn the_first_report_of_an_end_counts(world: World) {
+    let (lease, sandbox) = world.leased(world.ask("acme")).await;
+    let asked = exec(&world, &lease, &sandbox);
+    world.store.begin_exec(world.context(), asked.clone()).await.unwrap();
+    let exits = [Exit::Code(3), Exit::Signal(9), Exit::Oom, Exit::TimedOut, Exit::Unknown];
+    let ended = |exit| Ended {
+        at: world.now(),
+        exit,
+        stdout_bytes: u32::MAX.into(),
+        stderr_bytes: 0,
+        duration_us: 7,
+    };
+    at_once(exits.map(|exit| {
+        let (store, context, ended) = (world.store.clone(), world.context(), ended(exit));
+        async move { store.end_exec(context, asked.id, ended).await.unwrap() }
+    }))
+    .await;
+    let kept = world.store.exec(asked.id).await.unwrap().unwrap().ended.unwrap();
+    assert_eq!(kept, ended(kept.exit));
+    world.store.end_exec(world.context(), asked.id, ended(Exit::Code(100))).await.unwrap();
+    assert_eq!(world.store.exec(asked.id).await.unwrap().unwrap().ended, Some(kept));
+    let told = world.store.events(name("acme"), Some(asked.id.to_string()), 0, 10).await.unwrap();
+    let kinds: Vec<_> = told.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["exec.started", "exec.ended"]);
+    let running = |running| {
+        let filter =
+            ExecFilter { running: Some(running), sandbox: Some(sandbox.id), tenant: Some(name("acme")) };
+        world.store.execs(filter, page(10))
+    };
+    assert!(running(true).await.unwrap().is_empty());
+    assert_eq!(running(false).await.unwrap().len(), 1);
+    assert!(world.store.running_execs(world.node).await.unwrap().is_empty());
+    // Nobody knows it: nothing to note, and no failure.
+    world.store.end_exec(world.context(), ExecId::from_random(bits()), ended(Exit::Oom)).await.unwrap();
+}
