@@ -95,13 +95,12 @@ pub fn in_child(work: &mut dyn FnMut()) -> io::Result<()> {
         work();
         0
     }
-    let mut stack = vec![0u128; 4096];
+    let stack = Stack::new()?;
     let mut work = work;
-    let top = stack.as_mut_ptr_range().end;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
     // SAFETY: the child has its own stack, which lives until the call returns, and CLONE_VFORK suspends this thread
     // until the child ended, so memory is used by one of them at a time.
-    let pid = unsafe { libc::clone(run, top.cast(), flags, (&raw mut work).cast()) };
+    let pid = unsafe { libc::clone(run, stack.top(), flags, (&raw mut work).cast()) };
     if pid < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -124,14 +123,13 @@ pub fn visit_child_in<T>(namespaces: Namespaces, visit: impl FnOnce(BorrowedFd<'
         }
     }
     let maker = std::ptr::without_provenance_mut(Pid::as_raw(Some(rustix::process::getpid())) as usize);
-    let mut stack = vec![0u128; 512];
+    let stack = Stack::new()?;
     let mut pidfd: i32 = -1;
     let nowhere = std::ptr::null_mut::<libc::c_void>();
-    let top = stack.as_mut_ptr_range().end;
     let flags = namespaces.0 as libc::c_int | libc::CLONE_VM | libc::CLONE_PIDFD;
     // SAFETY: the child runs on a stack of its own, which lives until the child was reaped below, and writes to nothing
     // else; the kernel writes the descriptor before the call returns.
-    let pid = unsafe { libc::clone(wait, top.cast(), flags, maker, &raw mut pidfd, nowhere, nowhere) };
+    let pid = unsafe { libc::clone(wait, stack.top(), flags, maker, &raw mut pidfd, nowhere, nowhere) };
     if pid < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -142,6 +140,36 @@ pub fn visit_child_in<T>(namespaces: Namespaces, visit: impl FnOnce(BorrowedFd<'
     unsafe { libc::kill(pid, libc::SIGKILL) };
     reap_clone_child(pid)?;
     Ok(visited)
+}
+
+/// The stack of a child that shares the caller's memory. It is mapped and not allocated: an allocator would keep what
+/// was touched once, and a process that does this once would be larger for the rest of its life.
+struct Stack {
+    base: *mut libc::c_void,
+}
+
+impl Stack {
+    const SIZE: usize = 64 * 1024;
+
+    fn new() -> io::Result<Self> {
+        let (readable, private) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at a place that the kernel chooses touches no memory that is in use.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), Self::SIZE, readable, private, -1, 0) };
+        if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { base }) }
+    }
+
+    /// Stacks grow downwards.
+    fn top(&self) -> *mut libc::c_void {
+        self.base.wrapping_byte_add(Self::SIZE)
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and the child that used it has been reaped.
+        unsafe { libc::munmap(self.base, Self::SIZE) };
+    }
 }
 
 /// Without an exit signal a child is a "clone child": it is reaped only with __WCLONE, so that a loop that reaps

@@ -36,6 +36,7 @@ pub fn serve(caller: Channel) -> io::Result<()> {
     // A key press in the caller's terminal is for the caller.
     rustix::process::setsid()?;
     set_ended_children(EndedChildren::Vanish)?;
+    cubicle_guest::daemon::learn_processor();
     // Two descriptors are held of every sandbox.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
