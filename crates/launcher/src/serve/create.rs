@@ -115,8 +115,8 @@ impl Launcher {
             let Some(wanted) = self.waiting_creates.pop_front() else { break };
             self.begin(token, embryo, wanted);
         }
-        // An embryo is more than half of the work of a sandbox. While one is being born the next ones wait for a quiet
-        // moment, unless the nursery is about to be empty.
+        // Much of the work of a sandbox is in its embryo. While one is being born the next ones wait for a quiet moment,
+        // unless the nursery is about to be empty.
         if self.start.refill && self.ready_embryos.len() + self.preparing_embryos <= self.start.nursery / 4 {
             self.fill_nursery();
         }
