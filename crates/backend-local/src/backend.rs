@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use cubicle_backend::{Backend, Bound, GuestStream, JournalBytes, Probed, Seen, State, Swept};
 use cubicle_guest::client::{Guest, WriteFile};
 use cubicle_guest::wire::{BindRequest, SMALL_FILES, SmallFile};
-use cubicle_launcher::nurse::Birth;
+use cubicle_launcher::embryo::Birth;
 use cubicle_launcher::plan::{CgroupLimits, HostFacts, TemplatePlan};
 use cubicle_launcher::wire::{Reply, Request, Start};
 use cubicle_model::receipt::{Amendment, Attempts, Cgroups, Enforcement, LimitInForce, MountSeen};
@@ -50,7 +50,7 @@ pub enum Readiness {
     ManySandboxes,
 }
 
-/// How many cgroups wait with a process inside.
+/// How many sandboxes to come wait with a process inside.
 const NURSERY: usize = 8;
 
 /// Sandboxes on this host. Dropping it ends what is bound.
@@ -198,15 +198,15 @@ impl LocalBackend {
         attempts: Option<&Attempts>,
     ) -> Result<Seen, Fault> {
         let made_with = attempts.map(|attempts| attempts.made_with.clone());
-        let plan = plan_sandbox(place, &template.plan, host, &self.facts, made_with)?;
+        let (plan, furnishing) = plan_sandbox(place, template, host, &self.facts, made_with)?;
         let body = serde_json::to_vec(&Birth { plan, key: *self.data.key(place.id).expose() })
             .map_err(|error| Fault::new(Kind::Internal, "write the plan").because(error))?;
         let workspace = match &place.workspace {
             Medium::Memory => None,
             Medium::Directory(path) => Some(path.clone()),
         };
-        let (id, lifetime, template) = (place.id, place.lifetime, template.name.clone());
-        let request = |tag| Request::Create { tag, id, template, lifetime, workspace };
+        let (id, lifetime) = (place.id, place.lifetime);
+        let request = |tag| Request::Create { tag, id, furnishing, lifetime, workspace };
         let Answer { reply, body } = self.launcher.ask(request, &body).await?;
         let Reply::Created { .. } = reply else { return Err(unexpected(&reply)) };
         let mut receipt: Receipt = serde_json::from_slice(&body).map_err(|error| {

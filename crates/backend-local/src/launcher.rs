@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use cubicle_guest::client::quiet::watch;
 use cubicle_launcher::plan::HostFacts;
 use cubicle_launcher::wire::{Channel, Reply, Request, Start};
 use cubicle_model::{Fault, Kind, SandboxId};
 use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::io::Interest;
-use tokio::net::UnixStream;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 /// The launcher as a static program, built beside this crate.
@@ -36,8 +37,9 @@ pub(crate) struct Answer {
 
 #[derive(Debug)]
 struct Shared {
-    /// A packet socket in the clothes of a stream: only readiness is asked of it.
-    channel: Channel<UnixStream>,
+    /// Asked for what can be read only: to be told each time that the launcher took a request would be a wake-up for
+    /// nothing.
+    channel: Channel<AsyncFd<OwnedFd>>,
     state: Mutex<Pending>,
 }
 
@@ -70,9 +72,9 @@ impl Launcher {
             Reply::Failed { error, .. } => return Err(fault(error)),
             other => return Err(Fault::new(Kind::Internal, format!("the launcher answered {other:?}"))),
         };
-        let socket = std::os::unix::net::UnixStream::from(OwnedFd::from(here));
-        socket.set_nonblocking(true).map_err(failed)?;
-        let channel = Channel::new(UnixStream::from_std(socket).map_err(failed)?);
+        let socket = OwnedFd::from(here);
+        rustix::io::ioctl_fionbio(&socket, true).map_err(|error| failed(error.into()))?;
+        let channel = Channel::new(watch(socket, Interest::READABLE).map_err(failed)?);
         let state = Mutex::new(Pending { next_tag: 1, waiting: Some(HashMap::new()) });
         let shared = Arc::new(Shared { channel, state });
         let listener = tokio::spawn(Arc::clone(&shared).listen());
@@ -129,11 +131,11 @@ impl Shared {
         let (tag, answer) = self.expect_reply()?;
         let request = request(tag);
         loop {
-            let channel = &self.channel;
-            channel.socket().writable().await.map_err(gone)?;
-            match channel.socket().try_io(Interest::WRITABLE, || channel.send(&request, body, &[])) {
+            match self.channel.send(&request, body, &[]) {
                 Ok(()) => break,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.has_room().await.map_err(gone)?;
+                }
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.forget(tag);
                     return Err(Fault::new(
@@ -155,6 +157,12 @@ impl Shared {
         }
     }
 
+    /// Waits until the launcher has taken some of the requests before.
+    async fn has_room(&self) -> io::Result<()> {
+        let again = self.channel.as_fd().try_clone_to_owned()?;
+        watch(again, Interest::WRITABLE)?.writable().await.map(drop)
+    }
+
     fn expect_reply(&self) -> Result<(u64, oneshot::Receiver<Answer>), Fault> {
         let mut state = self.state.lock().expect("nobody panics with the lock");
         let tag = state.next_tag;
@@ -172,20 +180,13 @@ impl Shared {
     }
 
     async fn listen(self: Arc<Self>) {
-        while self.channel.socket().readable().await.is_ok() {
-            match self.channel.socket().try_io(Interest::READABLE, || self.channel.receive()) {
-                Ok(Some(packet)) => {
-                    let Ok(reply) = packet.head::<Reply>() else { break };
-                    let mut state = self.state.lock().expect("nobody panics with the lock");
-                    if let Some(sender) =
-                        state.waiting.as_mut().and_then(|waiting| waiting.remove(&tag_of(&reply)))
-                    {
-                        // Whoever asked may have stopped waiting.
-                        let _ = sender.send(Answer { reply, body: packet.body().to_vec() });
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Ok(None) | Err(_) => break,
+        let socket = self.channel.socket();
+        while let Ok(Some(packet)) = socket.async_io(Interest::READABLE, |_| self.channel.receive()).await {
+            let Ok(reply) = packet.head::<Reply>() else { break };
+            let mut state = self.state.lock().expect("nobody panics with the lock");
+            if let Some(sender) = state.waiting.as_mut().and_then(|waiting| waiting.remove(&tag_of(&reply))) {
+                // Whoever asked may have stopped waiting.
+                let _ = sender.send(Answer { reply, body: packet.body().to_vec() });
             }
         }
         self.state.lock().expect("nobody panics with the lock").waiting = None;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cubicle_launcher::plan::{
-    CgroupLimits, Enforcer, HostFacts, Owner, PlannedLimit, PrivateMount, RootStep, SandboxPlan,
-    ScratchDirectory, TemplatePlan, WORKLOAD_ID, WorkspaceMount,
+    CgroupLimits, Enforcer, Furnishing, HostFacts, Owner, PlannedLimit, PrivateMount, RootStep, SandboxPlan,
+    ScratchDirectory, TemplatePlan, WORKLOAD_ID,
 };
 use cubicle_model::receipt::{Cgroups, Expected, MountRule};
 use cubicle_model::{Fault, Kind, Limit, Medium, Placement, Root};
@@ -192,14 +192,14 @@ fn plan_dev(steps: &mut Steps, host: &HostRoot, facts: &HostFacts) {
     }
 }
 
-/// One sandbox on this host, or why it cannot be had here.
+/// One sandbox on this host and its files, or why it cannot be had here.
 pub fn plan_sandbox(
     place: &Placement,
-    template: &TemplatePlan,
+    template: &Planned<TemplatePlan>,
     host: &HostRoot,
     facts: &HostFacts,
     attempts_made_with: Option<String>,
-) -> Result<SandboxPlan, Fault> {
+) -> Result<(SandboxPlan, Furnishing), Fault> {
     let limits = plan_limits(place, facts)?;
     let present = |names: &[&str]| -> Vec<String> {
         names
@@ -230,14 +230,11 @@ pub fn plan_sandbox(
             directory("mnt", None, 0o755, Owner::Host),
         ],
     };
-    let workspace = match &place.workspace {
-        Medium::Memory => WorkspaceMount::Memory {
-            size: place.limits.workspace.value,
-            inodes: inodes(place.limits.workspace.value),
-        },
-        Medium::Directory(_) => WorkspaceMount::Directory,
-    };
-    let mut mounts = vec![proc, PrivateMount::Terminals, scratch, PrivateMount::Workspace(workspace)];
+    let mut mounts = vec![proc, PrivateMount::Terminals, scratch];
+    if place.workspace == Medium::Memory {
+        let size = place.limits.workspace.value;
+        mounts.push(PrivateMount::Workspace { size, inodes: inodes(size) });
+    }
     if !facts.privileged {
         mounts.push(PrivateMount::Remove { path: Path::new("/").join(HOST_PROC) });
     }
@@ -265,13 +262,12 @@ pub fn plan_sandbox(
     };
     let mut env = default_env();
     env.extend(place.env.clone());
-    Ok(SandboxPlan {
+    let plan = SandboxPlan {
         id: place.id,
         isolation: place.isolation,
         lifetime: place.lifetime,
         hostname: "sandbox".into(),
-        expected: expect(&mounts, template, &rlimits, facts),
-        mounts,
+        expected: expect(&mounts, &template.plan, &rlimits, facts),
         rlimits,
         cgroup,
         two_uids: facts.privileged,
@@ -281,7 +277,8 @@ pub fn plan_sandbox(
         place: serde_json::to_value(place).expect("a placement is plain data"),
         limits,
         attempts_made_with,
-    })
+    };
+    Ok((plan, Furnishing { root: template.name.clone(), mounts }))
 }
 
 /// Who enforces what. A limit that was asked for and that nobody can enforce here is refused.
@@ -351,7 +348,11 @@ fn expect(
     rlimits: &BTreeMap<String, u64>,
     facts: &HostFacts,
 ) -> Expected {
-    let mut mounts = BTreeMap::from([("/".to_owned(), MountRule::ReadOnly)]);
+    let mut mounts = BTreeMap::from([
+        ("/".to_owned(), MountRule::ReadOnly),
+        // A directory of the host or a file system of its own.
+        ("/workspace".to_owned(), MountRule::Writable),
+    ]);
     let absolute = |path: &Path| Path::new("/").join(path).display().to_string();
     for step in &template.steps {
         match step {
@@ -368,7 +369,6 @@ fn expect(
                 let shown = directories.iter().filter_map(|directory| directory.target.as_deref());
                 mounts.extend(shown.map(|target| (absolute(target), MountRule::Writable)));
             }
-            PrivateMount::Workspace(_) => _ = mounts.insert("/workspace".into(), MountRule::Writable),
             PrivateMount::Proc { covered_files, covered_directories, read_only } => {
                 mounts.insert("/proc".into(), MountRule::Writable);
                 for name in covered_files.iter().chain(covered_directories).chain(read_only) {
@@ -376,7 +376,7 @@ fn expect(
                 }
             }
             PrivateMount::Terminals => _ = mounts.insert("/dev/pts".into(), MountRule::Writable),
-            PrivateMount::Remove { .. } => {}
+            PrivateMount::Workspace { .. } | PrivateMount::Remove { .. } => {}
         }
     }
     Expected {

@@ -1,27 +1,18 @@
-//! From a fresh fork in new namespaces to a confined guest: pid 1 furnishes its own sandbox, gives up every right that
-//! it needed for that, looks at what it has become, and only then serves.
+//! From a furnished embryo to a confined guest: pid 1 gives up every right that its making needed, looks at what it has
+//! become, and only then serves.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
 
 use cubicle_guest::daemon::{self, Daemon, Workload};
 use cubicle_guest::hello::Key;
 use cubicle_model::receipt::{self, Attempts, Enforcement, Host, LimitInForce, Observed, Receipt, judge};
 use cubicle_model::{Kind, Lifetime};
-use cubicle_sys::children::{EndedChildren, exit_now, set_ended_children};
+use cubicle_sys::children::exit_now;
 use cubicle_sys::descriptors::close_all_except;
-use cubicle_sys::mount::{Attributes, Depth, set_attributes};
 use cubicle_sys::spawn::Permit;
-use rustix::fs::{AtFlags, CWD, Mode, chownat, mkdirat, statvfs};
-use rustix::mount::{
-    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, move_mount, open_tree,
-    unmount,
-};
-use rustix::process::{
-    DumpableBehavior, Gid, PidfdFlags, Resource, Rlimit, Uid, pidfd_open, set_dumpable_behavior, setrlimit,
-};
+use rustix::fs::statvfs;
+use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, set_dumpable_behavior, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, LinkNameSpaceType, move_into_link_name_space,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_res_gid,
@@ -29,9 +20,7 @@ use rustix::thread::{
 };
 
 use crate::error::{Failed, Step};
-use crate::plan::{
-    Enforcer, Owner, PrivateMount, SandboxPlan, ScratchDirectory, WORKLOAD_ID, WorkspaceMount,
-};
+use crate::plan::{Enforcer, SandboxPlan, WORKLOAD_ID};
 use crate::readback;
 use crate::wire::{Channel, FromCradle};
 
@@ -49,29 +38,16 @@ pub(crate) struct Outside {
 pub(crate) struct Cradle<'a> {
     pub(crate) plan: SandboxPlan,
     pub(crate) key: Key,
-    /// The workload's user as the launcher sees it.
-    pub(crate) workload_outside: u32,
     pub(crate) user_namespace: OwnedFd,
-    pub(crate) workspace: Option<OwnedFd>,
     pub(crate) journal: OwnedFd,
     pub(crate) control: OwnedFd,
     pub(crate) lifeline: Option<OwnedFd>,
     pub(crate) oom_events: Option<OwnedFd>,
-    /// How the launcher knows which process this is, whatever became of the nurse.
-    pub(crate) own_process: Option<OwnedFd>,
     /// The way back in for a launcher that will not be allowed to look for it later.
     pub(crate) own_mounts: Option<OwnedFd>,
     pub(crate) cgroup_limits: Vec<(&'static str, &'static str, u64)>,
     pub(crate) outside: &'a Outside,
 }
-
-/// Of the root, for covering what must not be seen.
-const EMPTY_FILE: &str = "/.cubicle/empty/file";
-const EMPTY_DIRECTORY: &str = "/.cubicle/empty/directory";
-/// Terminals of one sandbox. The host has some thousands for all together.
-const TERMINALS: &CStr = c"newinstance,ptmxmode=0666,mode=0620,max=128";
-
-const PRIVATE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 impl Cradle<'_> {
     /// Returns only when something failed.
@@ -83,17 +59,8 @@ impl Cradle<'_> {
     }
 
     fn prepare(&mut self) -> Result<Receipt, Failed> {
-        set_ended_children(EndedChildren::Wait).step(|| "wait for children".into())?;
-        rustix::process::setsid().step(|| "start a session".into())?;
-        // Directories get exactly the mode that the plan says.
-        rustix::process::umask(Mode::empty());
-        for private in std::mem::take(&mut self.plan.mounts) {
-            self.mount(&private)?;
-        }
         rustix::system::sethostname(self.plan.hostname.as_bytes()).step(|| "set the host name".into())?;
         self.limit_resources()?;
-        let process = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
-        self.own_process = Some(process.step(|| "open the own process".into())?);
         if !self.plan.two_uids {
             let mounts = std::fs::File::open("/proc/self/ns/mnt").step(|| "open the own mounts".into())?;
             self.own_mounts = Some(mounts.into());
@@ -103,78 +70,6 @@ impl Cradle<'_> {
         // From here on anyone who finds the journal can tell that this sandbox lives, and which process it is.
         cubicle_sys::lock::set_exclusive(self.journal.as_fd()).step(|| "lock the journal".into())?;
         self.write_receipt()
-    }
-
-    fn mount(&mut self, private: &PrivateMount) -> Result<(), Failed> {
-        match private {
-            PrivateMount::Scratch { size, inodes, directories } => {
-                tmpfs("/run", &format!("size={size},nr_inodes={inodes},mode=0755"))?;
-                directories.iter().try_for_each(|directory| self.make_scratch(directory))
-            }
-            PrivateMount::Workspace(WorkspaceMount::Memory { size, inodes }) => {
-                let id = self.workload_outside;
-                let options = format!("size={size},nr_inodes={inodes},mode=0755,uid={id},gid={id}");
-                tmpfs("/workspace", &options)?;
-                for name in ["/workspace/.cache", "/workspace/tools"] {
-                    self.make_directory(name, 0o755, Owner::Workload)?;
-                }
-                Ok(())
-            }
-            PrivateMount::Workspace(WorkspaceMount::Directory) => {
-                let tree = self.workspace.take().ok_or_else(|| {
-                    Failed::new(Kind::Invalid, "the plan has a workspace that did not come with it")
-                })?;
-                move_mount(&tree, "", CWD, "/workspace", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-                    .step(|| "mount the workspace".into())
-            }
-            PrivateMount::Proc { covered_files, covered_directories, read_only } => {
-                mount("proc", "/proc", "proc", PRIVATE | MountFlags::NOEXEC, None)
-                    .step(|| "mount /proc".into())
-                    .map_err(|error| {
-                        error.hint("an unprivileged user may mount /proc only where the host's is not masked: run as root, or outside of a container")
-                    })?;
-                for name in covered_files {
-                    cover(name, EMPTY_FILE)?;
-                }
-                for name in covered_directories {
-                    cover(name, EMPTY_DIRECTORY)?;
-                }
-                for name in read_only {
-                    make_read_only(name)?;
-                }
-                Ok(())
-            }
-            PrivateMount::Terminals => mount(
-                "devpts",
-                "/dev/pts",
-                "devpts",
-                MountFlags::NOSUID | MountFlags::NOEXEC,
-                Some(TERMINALS),
-            )
-            .step(|| "mount /dev/pts".into()),
-            PrivateMount::Remove { path } => {
-                unmount(path, UnmountFlags::DETACH).step(|| format!("detach {}", path.display()))
-            }
-        }
-    }
-
-    fn make_scratch(&self, directory: &ScratchDirectory) -> Result<(), Failed> {
-        let inside = format!("/run/{}", directory.name);
-        self.make_directory(&inside, directory.mode, directory.owner)?;
-        match &directory.target {
-            Some(target) => mount_bind(&inside, target).step(|| format!("mount {}", target.display())),
-            None => Ok(()),
-        }
-    }
-
-    fn make_directory(&self, path: &str, mode: u32, owner: Owner) -> Result<(), Failed> {
-        let say = || format!("make {path}");
-        mkdirat(CWD, path, Mode::from_raw_mode(mode)).step(say)?;
-        if owner == Owner::Workload {
-            let (uid, gid) = (Uid::from_raw(self.workload_outside), Gid::from_raw(self.workload_outside));
-            chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).step(say)?;
-        }
-        Ok(())
     }
 
     fn limit_resources(&self) -> Result<(), Failed> {
@@ -279,9 +174,7 @@ impl Cradle<'_> {
     }
 
     fn serve(self, launcher: &Channel, receipt: Receipt) -> Failed {
-        let Self {
-            plan, key, journal, control, lifeline, oom_events, own_process, own_mounts, outside, ..
-        } = self;
+        let Self { plan, key, journal, control, lifeline, oom_events, own_mounts, outside, .. } = self;
         let body = match serde_json::to_string(&receipt) {
             Ok(body) => body,
             Err(error) => return Failed::new(Kind::Internal, format!("write the receipt: {error}")),
@@ -289,7 +182,7 @@ impl Cradle<'_> {
         // What made the sandbox, directories of the host among it, is not for whoever takes over pid 1.
         let kept = [Some(launcher.as_fd()), Some(journal.as_fd()), Some(control.as_fd())]
             .into_iter()
-            .chain([&lifeline, &oom_events, &own_process, &own_mounts].map(|fd| fd.as_ref().map(AsFd::as_fd)))
+            .chain([&lifeline, &oom_events, &own_mounts].map(|fd| fd.as_ref().map(AsFd::as_fd)))
             .flatten()
             .map(|fd| fd.as_raw_fd())
             .chain([0, 1, 2])
@@ -326,11 +219,11 @@ impl Cradle<'_> {
         };
         // The launcher decides whether the sandbox is handed out.
         let ready = FromCradle::Ready { contradictions: receipt.contradictions };
-        let beside: Vec<_> = [&own_process, &own_mounts].into_iter().flatten().map(AsFd::as_fd).collect();
+        let beside: Vec<_> = own_mounts.iter().map(AsFd::as_fd).collect();
         if let Err(error) = launcher.send(&ready, body.as_bytes(), &beside) {
             return Failed::new(Kind::Unavailable, format!("the launcher is gone: {error}"));
         }
-        drop((own_process, own_mounts));
+        drop(own_mounts);
         // Until the launcher has published the sandbox it is nobody's; when the launcher dies first, so does it.
         match launcher.receive() {
             Ok(Some(_)) => daemon.serve(),
@@ -343,34 +236,6 @@ const PAGE: u64 = 4096;
 
 fn with_cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
-}
-
-fn tmpfs(target: &str, options: &str) -> Result<(), Failed> {
-    let options = std::ffi::CString::new(options).expect("options are made of numbers");
-    mount("tmpfs", target, "tmpfs", PRIVATE, Some(options.as_c_str()))
-        .step(|| format!("mount a tmpfs on {target}"))
-}
-
-fn cover(name: &str, with: &str) -> Result<(), Failed> {
-    let target = Path::new("/proc").join(name);
-    match mount_bind(with, &target) {
-        // Kernels differ in what they show.
-        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-        Err(error) => Err(error).step(|| format!("cover {}", target.display())),
-    }
-}
-
-fn make_read_only(name: &str) -> Result<(), Failed> {
-    let target = Path::new("/proc").join(name);
-    let say = || format!("make {} read-only", target.display());
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = match open_tree(CWD, &target, flags) {
-        Ok(tree) => tree,
-        Err(rustix::io::Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(error).step(say),
-    };
-    set_attributes(&tree, Depth::This, Attributes::READ_ONLY, None).step(say)?;
-    move_mount(&tree, "", CWD, &target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step(say)
 }
 
 pub(crate) fn resource(name: &str) -> Option<Resource> {

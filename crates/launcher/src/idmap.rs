@@ -1,11 +1,10 @@
 //! User namespaces that are made before they are needed.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use cubicle_sys::children::exit_now;
-use cubicle_sys::clone::{Namespaces, Parent, Side, fork_into};
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use cubicle_sys::clone::{Namespaces, visit_child_in};
 
 use crate::error::{Failed, Step};
 
@@ -20,35 +19,16 @@ pub(crate) struct Pair {
 ///
 /// `setgroups` stays possible only for a privileged launcher; the kernel demands it off for everybody else.
 pub(crate) fn user_namespace(pairs: &[Pair], privileged: bool) -> Result<OwnedFd, Failed> {
-    let maker = rustix::process::getpid();
-    let side = fork_into(Namespaces::USER, Parent::Maker, None)
-        .step(|| "make a user namespace".into())
-        .map_err(|error| {
-            error.hint(
-                "allow user namespaces: sysctl user.max_user_namespaces and kernel.unprivileged_userns_clone",
-            )
-        })?;
-    let (pid, pidfd) = match side {
-        Side::Parent { pid, pidfd } => (pid.as_raw_pid(), pidfd),
-        // The namespace lives as long as somebody is in it; its maker takes a descriptor and then ends this process.
-        Side::Child => {
-            // It must not outlive a maker that is killed in between.
-            let told = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-            if told.is_err() || rustix::process::getppid() != Some(maker) {
-                exit_now(1);
-            }
-            loop {
-                rustix::event::pause();
-            }
-        }
-    };
-    let made = describe(pid, pairs, privileged);
-    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-    let _ = waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(&pidfd)), WaitIdOptions::EXITED);
-    made
+    let described = visit_child_in(Namespaces::USER, |child| describe(child, pairs, privileged));
+    described.step(|| "make a user namespace".into()).map_err(|error| {
+        error.hint(
+            "allow user namespaces: sysctl user.max_user_namespaces and kernel.unprivileged_userns_clone",
+        )
+    })?
 }
 
-fn describe(pid: i32, pairs: &[Pair], privileged: bool) -> Result<OwnedFd, Failed> {
+fn describe(child: BorrowedFd<'_>, pairs: &[Pair], privileged: bool) -> Result<OwnedFd, Failed> {
+    let pid = number_in_proc(child).step(|| "find the process in the user namespace".into())?;
     let map: String = pairs.iter().map(|pair| format!("{} {} 1\n", pair.inside, pair.outside)).collect();
     if !privileged {
         fs::write(format!("/proc/{pid}/setgroups"), "deny").step(|| "switch off setgroups".into())?;
@@ -59,4 +39,12 @@ fn describe(pid: i32, pairs: &[Pair], privileged: bool) -> Result<OwnedFd, Faile
     let namespace =
         fs::File::open(format!("/proc/{pid}/ns/user")).step(|| "open the user namespace".into())?;
     Ok(namespace.into())
+}
+
+/// The pid under which `/proc` shows a process. For a maker in a pid namespace of its own that is not the one that the
+/// maker knows.
+fn number_in_proc(process: BorrowedFd<'_>) -> io::Result<u32> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    pid.ok_or_else(|| io::ErrorKind::NotFound.into())
 }

@@ -1,15 +1,16 @@
 //! The only privileged process. It is small, single-threaded and static; it takes plans from the process that started
 //! it and carries them out. It decides nothing: what a sandbox looks like is a value made elsewhere (`plan`).
 //!
-//! `serve` is its loop. A sandbox is born from a *nurse*, a process that already sits in the sandbox's cgroup; the
-//! nurse forks pid 1 into new namespaces, `cradle` furnishes them, and pid 1 becomes the guest daemon.
+//! `serve` is its loop. A sandbox is born from an *embryo*, pid 1 of a sandbox that nobody has asked for yet: it waits in
+//! its cgroup and namespaces. `furnish` makes its mounts, `cradle` confines it, and it becomes the guest daemon.
 
 pub mod attempts;
 pub mod cgroup;
 mod cradle;
+pub mod embryo;
 mod error;
+mod furnish;
 mod idmap;
-pub mod nurse;
 pub mod plan;
 mod readback;
 pub mod seccomp;

@@ -68,7 +68,6 @@ pub struct SandboxPlan {
     pub isolation: Isolation,
     pub lifetime: Lifetime,
     pub hostname: String,
-    pub mounts: Vec<PrivateMount>,
     /// By the names of `getrlimit(2)` in lower case, soft and hard alike.
     pub rlimits: BTreeMap<String, u64>,
     pub cgroup: CgroupLimits,
@@ -85,7 +84,16 @@ pub struct SandboxPlan {
     pub attempts_made_with: Option<String>,
 }
 
-/// A mount that belongs to one sandbox alone, in the order in which they are made.
+/// What a sandbox has for files. It says nothing of whose sandbox it is, so that it can be made before it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Furnishing {
+    /// The name of a template.
+    pub root: String,
+    /// In the order in which they are made. A workspace that is a directory of the host comes on top.
+    pub mounts: Vec<PrivateMount>,
+}
+
+/// A mount that belongs to one sandbox alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PrivateMount {
@@ -95,7 +103,11 @@ pub enum PrivateMount {
         inodes: u64,
         directories: Vec<ScratchDirectory>,
     },
-    Workspace(WorkspaceMount),
+    /// A workspace in memory.
+    Workspace {
+        size: u64,
+        inodes: u64,
+    },
     /// `/proc` of the new pid namespace, with what tells of the host covered.
     Proc {
         covered_files: Vec<String>,
@@ -124,17 +136,6 @@ pub enum Owner {
     Workload,
     /// Nobody inside.
     Host,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WorkspaceMount {
-    Memory {
-        size: u64,
-        inodes: u64,
-    },
-    /// The directory is opened by the launcher and comes as a descriptor.
-    Directory,
 }
 
 /// What is written to the sandbox's cgroups; `None` leaves a limit to something else or to nobody.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use cubicle_sys::children::exit_now;
-use cubicle_sys::clone::{Namespaces, Parent, Side, fork_into};
+use cubicle_sys::clone::{Namespaces, Side, fork_into};
 use cubicle_sys::mount::{Attributes, Depth, set_attributes};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mkdirat, mknodat, openat, symlinkat};
 use rustix::mount::{
@@ -23,7 +23,7 @@ use crate::wire::Channel;
 pub(crate) fn build(plan: &TemplatePlan, place: &Path) -> Result<OwnedFd, Failed> {
     fs::create_dir_all(place).step(|| format!("make {}", place.display()))?;
     let (here, there) = Channel::pair().step(|| "make a socket pair".into())?;
-    let side = fork_into(Namespaces::MOUNT, Parent::Maker, None).step(|| "make a mount namespace".into())?;
+    let side = fork_into(Namespaces::MOUNT, None).step(|| "make a mount namespace".into())?;
     let Side::Parent { pid, .. } = side else {
         drop(here);
         let built = assemble(plan, place);

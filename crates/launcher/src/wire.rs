@@ -1,4 +1,4 @@
-//! Messages between the launcher, its caller and its nurses: one packet each, a JSON head, an opaque body, and
+//! Messages between the launcher, its caller and its embryos: one packet each, a JSON head, an opaque body, and
 //! descriptors beside it.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Failed;
-use crate::plan::{CgroupLimits, HostFacts, TemplatePlan};
+use crate::plan::{CgroupLimits, Furnishing, HostFacts, TemplatePlan};
 
 /// The largest packet. Environments and labels count; files do not, they go to the guest.
 pub const LARGEST_PACKET: usize = 160 * 1024;
@@ -38,7 +38,7 @@ pub enum Request {
     Create {
         tag: u64,
         id: SandboxId,
-        template: String,
+        furnishing: Furnishing,
         lifetime: Lifetime,
         workspace: Option<PathBuf>,
     },
@@ -60,9 +60,9 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     pub instance: cubicle_model::InstanceId,
-    /// How many nurses wait for the next sandbox.
+    /// How many embryos wait for the next request.
     pub nursery: usize,
-    /// Whether a nurse that left is followed by another one. Not where one sandbox is all that is wanted.
+    /// Whether an embryo that left is followed by another one. Not where one sandbox is all that is wanted.
     pub refill: bool,
     /// Directories whose contents may be mounted into sandboxes. Fixed before the caller gives up its rights.
     pub mountable: Vec<PathBuf>,
@@ -99,15 +99,15 @@ pub enum Reply {
     },
 }
 
-/// What a nurse and then pid 1 tell the launcher.
+/// What an embryo tells the launcher, and pid 1 after it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromCradle {
     /// Waiting in the cgroup. Comes with the user namespace.
     Prepared,
-    /// pid 1 is furnished and confined. Comes with a descriptor of its process and, where the launcher could not find
-    /// them later, of its mounts. The body is its receipt; what it contradicts is said here, too, because the
-    /// launcher only hands the receipt on.
+    /// pid 1 is furnished and confined. Comes with a descriptor of its mounts where the launcher could not find them
+    /// later. The body is its receipt; what it contradicts is said here, too, because the launcher only hands the
+    /// receipt on.
     Ready {
         contradictions: Vec<String>,
     },

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 /// What the new process does not share with its maker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,15 +25,6 @@ impl Namespaces {
     }
 }
 
-/// Whose child the new process is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parent {
-    /// The process that makes it.
-    Maker,
-    /// The parent of the process that makes it, which is then the one to reap it.
-    MakersParent,
-}
-
 /// Both sides of a `clone3` come back here, like `fork`.
 #[derive(Debug)]
 pub enum Side {
@@ -42,7 +33,6 @@ pub enum Side {
 }
 
 const CLONE_PIDFD: u64 = 0x1000;
-const CLONE_PARENT: u64 = libc::CLONE_PARENT as u64;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 #[repr(C)]
@@ -65,7 +55,7 @@ struct CloneArgs {
 ///
 /// The caller must be single-threaded: the child has only the calling thread, so a lock that another thread held
 /// would stay locked for ever. A caller with more threads gets an error instead of a child.
-pub fn fork_into(namespaces: Namespaces, parent: Parent, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
+pub fn fork_into(namespaces: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     debug_assert!(is_single_threaded(), "only a single-threaded process may fork");
     let mut pidfd: i32 = -1;
     let mut args = CloneArgs {
@@ -74,11 +64,6 @@ pub fn fork_into(namespaces: Namespaces, parent: Parent, cgroup: Option<Borrowed
         exit_signal: libc::SIGCHLD as u64,
         ..Default::default()
     };
-    if parent == Parent::MakersParent {
-        // The kernel takes the exit signal from the maker then and refuses another one.
-        args.flags |= CLONE_PARENT;
-        args.exit_signal = 0;
-    }
     if let Some(cgroup) = cgroup {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
@@ -103,7 +88,6 @@ pub fn fork_into(namespaces: Namespaces, parent: Parent, cgroup: Option<Borrowed
 ///
 /// `work` must not start threads, unwind or keep anything for later: only its writes to memory remain.
 pub fn in_child(work: &mut dyn FnMut()) -> io::Result<()> {
-    const STACK: usize = 64 * 1024;
     extern "C" fn run(work: *mut libc::c_void) -> libc::c_int {
         // SAFETY: `work` is the pointer that `in_child` passes below; it outlives this child, which ends before the
         // caller goes on.
@@ -111,18 +95,86 @@ pub fn in_child(work: &mut dyn FnMut()) -> io::Result<()> {
         work();
         0
     }
-    let mut stack = vec![0u128; STACK / 16];
+    let stack = Stack::new()?;
     let mut work = work;
-    let top = stack.as_mut_ptr_range().end;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
     // SAFETY: the child has its own stack, which lives until the call returns, and CLONE_VFORK suspends this thread
     // until the child ended, so memory is used by one of them at a time.
-    let pid = unsafe { libc::clone(run, top.cast(), flags, (&raw mut work).cast()) };
+    let pid = unsafe { libc::clone(run, stack.top(), flags, (&raw mut work).cast()) };
     if pid < 0 {
         return Err(io::Error::last_os_error());
     }
-    // Without an exit signal the child is a "clone child": it is reaped only with __WCLONE, so that a loop that reaps
-    // ordinary children never sees it.
+    reap_clone_child(pid)
+}
+
+/// Calls `visit` with a descriptor of a child that waits in new namespaces, and ends the child. It is for taking hold of
+/// the namespaces, which live as long as somebody is in them or has them open.
+///
+/// The child shares the caller's memory, which saves copying it, and touches none of it but a stack of its own.
+pub fn visit_child_in<T>(namespaces: Namespaces, visit: impl FnOnce(BorrowedFd<'_>) -> T) -> io::Result<T> {
+    extern "C" fn wait(maker: *mut libc::c_void) -> libc::c_int {
+        // It must not outlive a maker that is killed.
+        let told = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        if told.is_err() || Pid::as_raw(rustix::process::getppid()) as usize != maker.addr() {
+            return 1;
+        }
+        loop {
+            rustix::event::pause();
+        }
+    }
+    let maker = std::ptr::without_provenance_mut(Pid::as_raw(Some(rustix::process::getpid())) as usize);
+    let stack = Stack::new()?;
+    let mut pidfd: i32 = -1;
+    let nowhere = std::ptr::null_mut::<libc::c_void>();
+    let flags = namespaces.0 as libc::c_int | libc::CLONE_VM | libc::CLONE_PIDFD;
+    // SAFETY: the child runs on a stack of its own, which lives until the child was reaped below, and writes to nothing
+    // else; the kernel writes the descriptor before the call returns.
+    let pid = unsafe { libc::clone(wait, stack.top(), flags, maker, &raw mut pidfd, nowhere, nowhere) };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel stored a new descriptor there that nobody else owns.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let visited = visit(pidfd.as_fd());
+    // SAFETY: touches no memory; the child was not reaped yet, so the number is still its own.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    reap_clone_child(pid)?;
+    Ok(visited)
+}
+
+/// The stack of a child that shares the caller's memory. It is mapped and not allocated: an allocator would keep what
+/// was touched once, and a process that does this once would be larger for the rest of its life.
+struct Stack {
+    base: *mut libc::c_void,
+}
+
+impl Stack {
+    const SIZE: usize = 64 * 1024;
+
+    fn new() -> io::Result<Self> {
+        let (readable, private) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at a place that the kernel chooses touches no memory that is in use.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), Self::SIZE, readable, private, -1, 0) };
+        if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { base }) }
+    }
+
+    /// Stacks grow downwards.
+    fn top(&self) -> *mut libc::c_void {
+        self.base.wrapping_byte_add(Self::SIZE)
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and the child that used it has been reaped.
+        unsafe { libc::munmap(self.base, Self::SIZE) };
+    }
+}
+
+/// Without an exit signal a child is a "clone child": it is reaped only with __WCLONE, so that a loop that reaps
+/// ordinary children never sees it.
+fn reap_clone_child(pid: libc::pid_t) -> io::Result<()> {
     // SAFETY: a null status pointer is allowed.
     let reaped = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WCLONE) };
     if reaped < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -122,10 +122,10 @@ fn place(request: LimitRequest, workspace: Medium) -> Placement {
     }
 }
 
-fn plan(place: &Placement, facts: &HostFacts) -> Result<SandboxPlan, Fault> {
+fn plan(place: &Placement, facts: &HostFacts) -> Result<(SandboxPlan, Furnishing), Fault> {
     let host = debian();
     let template = plan_template(&place.root, &host, facts);
-    plan_sandbox(place, &template.plan, &host, facts, None)
+    plan_sandbox(place, &template, &host, facts, None)
 }
 
 #[test]
@@ -186,8 +186,10 @@ fn a_sandbox_of_an_ordinary_user_without_cgroups() {
 
 #[test]
 fn a_default_that_nobody_enforces_is_marked_with_the_reason() {
-    let plan = plan(&place(LimitRequest::default(), Medium::Directory("/srv/work".into())), &unprivileged())
-        .unwrap();
+    let (plan, furnishing) =
+        plan(&place(LimitRequest::default(), Medium::Directory("/srv/work".into())), &unprivileged())
+            .unwrap();
+    assert!(!furnishing.mounts.iter().any(|mount| matches!(mount, PrivateMount::Workspace { .. })));
     let unenforced: Vec<&str> = plan
         .limits
         .iter()

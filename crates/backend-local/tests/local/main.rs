@@ -7,6 +7,7 @@ mod bad_input;
 mod conformance;
 mod endings;
 mod everyday;
+mod furnishing;
 mod harness;
 mod late_binding;
 mod ordinary_user;

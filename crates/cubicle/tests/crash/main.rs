@@ -16,7 +16,7 @@ const LEAVES_DAEMONS: &str = "setsid -f sleep 1000; (setsid sleep 1000 &); echo 
 const RUN: &[&str] = &["run", "--", "sh", "-c", LEAVES_DAEMONS];
 const KEEP: &[&str] = &["run", "--keep", "--", "sh", "-c", LEAVES_DAEMONS];
 
-const EVERYBODY: &[Role] = &[Role::Caller, Role::Launcher, Role::Nurse, Role::Pid1];
+const EVERYBODY: &[Role] = &[Role::Caller, Role::Launcher, Role::Builder, Role::Pid1];
 /// Of a sandbox that was made before, pid 1 is not a child of this launcher.
 const NEWCOMERS: &[Role] = &[Role::Caller, Role::Launcher];
 
@@ -99,24 +99,28 @@ fn crash_at_each_named_step_leaves_nothing_behind() {
         named("the launcher, before it is told what to do", Role::Launcher, calls::RECVMSG, 1),
         named("the launcher, before it makes the first directory", Role::Launcher, calls::MKDIRAT, 1),
         named("the launcher, before it makes a slot", Role::Launcher, calls::MKDIRAT, 3),
-        named("the launcher, before it forks the nurse", Role::Launcher, calls::CLONE3, 1),
+        named("the launcher, before it forks an embryo", Role::Launcher, calls::CLONE3, 1),
         named("the launcher, before it hands over the plan", Role::Launcher, calls::SENDMSG, 3),
         named("the launcher, before it publishes the sandbox", Role::Launcher, calls::SYMLINKAT, 1),
         named("the launcher, before it kills the sandbox", Role::Launcher, calls::PIDFD_SEND_SIGNAL, 1),
         named("the launcher, before it takes back the name", Role::Launcher, calls::UNLINKAT, 1),
         named("the launcher, before it removes the journal", Role::Launcher, calls::UNLINKAT, 2),
         named("the launcher, before it removes the slot", Role::Launcher, calls::UNLINKAT, 4),
-        named("the nurse, before it does anything", Role::Nurse, calls::OPENAT, 1),
-        named("the nurse, before it makes the control socket", Role::Nurse, calls::BIND, 1),
-        named("the nurse, before it says that it is ready", Role::Nurse, calls::SENDMSG, 1),
-        named("the nurse, before it enters the root", Role::Nurse, calls::SETNS, 1),
-        named("the nurse, before it bears pid 1", Role::Nurse, calls::CLONE3, 2),
-        named("the nurse, when pid 1 is born", Role::Nurse, calls::EXIT_GROUP, 1),
+        named("whoever builds the root, before its first directory", Role::Builder, calls::MKDIRAT, 1),
+        named("whoever builds the root, before it enters it", Role::Builder, calls::PIVOT_ROOT, 1),
+        named("an embryo, before it does anything", Role::Pid1, calls::OPENAT, 1),
+        named("an embryo, before it makes the control socket", Role::Pid1, calls::BIND, 1),
+        named("an embryo, before it ends what is in its user namespace", Role::Pid1, calls::KILL, 1),
+        named("an embryo, before it makes its other namespaces", Role::Pid1, calls::UNSHARE, 1),
+        named("an embryo, before it says that it is prepared", Role::Pid1, calls::SENDMSG, 1),
+        named("an embryo, before it knows its plan", Role::Pid1, calls::RECVMSG, 1),
+        named("pid 1, before it enters the root", Role::Pid1, calls::SETNS, 1),
+        named("pid 1, before it copies the root", Role::Pid1, calls::UNSHARE, 3),
         named("pid 1, before its first mount", Role::Pid1, calls::MOUNT, 1),
-        named("pid 1, before it enters its user namespace", Role::Pid1, calls::SETNS, 1),
+        named("pid 1, before it enters its user namespace", Role::Pid1, calls::SETNS, 2),
         named("pid 1, before its filter", Role::Pid1, calls::SECCOMP, 1),
-        named("pid 1, before it says that it is ready", Role::Pid1, calls::SENDMSG, 1),
-        named("pid 1, before it knows that it is published", Role::Pid1, calls::RECVMSG, 1),
+        named("pid 1, before it says that it is ready", Role::Pid1, calls::SENDMSG, 2),
+        named("pid 1, before it knows that it is published", Role::Pid1, calls::RECVMSG, 2),
         named("pid 1, before it waits for its first request", Role::Pid1, calls::EPOLL_WAIT, 1),
     ];
     for point in table {

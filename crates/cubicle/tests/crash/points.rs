@@ -7,10 +7,11 @@ use crate::tracer::{Point, Role};
 /// Numbers of system calls.
 pub(crate) mod calls {
     pub(crate) use nix::libc::{
-        SYS_bind as BIND, SYS_clone3 as CLONE3, SYS_epoll_pwait as EPOLL_WAIT, SYS_exit_group as EXIT_GROUP,
+        SYS_bind as BIND, SYS_clone3 as CLONE3, SYS_epoll_pwait as EPOLL_WAIT, SYS_kill as KILL,
         SYS_mkdirat as MKDIRAT, SYS_mount as MOUNT, SYS_openat as OPENAT,
-        SYS_pidfd_send_signal as PIDFD_SEND_SIGNAL, SYS_recvmsg as RECVMSG, SYS_seccomp as SECCOMP,
-        SYS_sendmsg as SENDMSG, SYS_setns as SETNS, SYS_symlinkat as SYMLINKAT, SYS_unlinkat as UNLINKAT,
+        SYS_pidfd_send_signal as PIDFD_SEND_SIGNAL, SYS_pivot_root as PIVOT_ROOT, SYS_recvmsg as RECVMSG,
+        SYS_seccomp as SECCOMP, SYS_sendmsg as SENDMSG, SYS_setns as SETNS, SYS_symlinkat as SYMLINKAT,
+        SYS_unlinkat as UNLINKAT, SYS_unshare as UNSHARE,
     };
 }
 

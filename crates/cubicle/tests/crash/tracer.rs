@@ -17,8 +17,9 @@ use nix::unistd::Pid;
 pub(crate) enum Role {
     Caller,
     Launcher,
-    /// Waits in the cgroup and bears pid 1.
-    Nurse,
+    /// Builds the root that sandboxes share.
+    Builder,
+    /// From its first moment on, when it is an embryo that nobody has asked for.
     Pid1,
     /// Whatever runs inside; nobody here kills it.
     Workload,
@@ -166,7 +167,7 @@ fn role_of(pid: Pid) -> Option<Role> {
     if !is_launcher(field("Tgid:")?) {
         return Some(Role::Caller);
     }
-    Some(if is_launcher(field("PPid:")?) { Role::Nurse } else { Role::Launcher })
+    Some(if is_launcher(field("PPid:")?) { Role::Builder } else { Role::Launcher })
 }
 
 fn is_launcher(pid: &str) -> bool {

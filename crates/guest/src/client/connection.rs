@@ -12,6 +12,7 @@ use tokio::net::UnixStream;
 
 use super::error::ClientError;
 use super::incoming::{Head, Incoming};
+use super::quiet::QuietStream;
 use crate::hello::{self, Key, Nonce};
 
 /// Opens byte streams to one sandbox. May be called often.
@@ -31,7 +32,7 @@ where
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) stream: UnixStream,
+    pub(super) stream: QuietStream,
     pub(super) incoming: Incoming,
     opening: Opening,
     /// Whether an earlier request was answered on it.
@@ -60,6 +61,7 @@ impl Connection {
         identity: &Identity,
         client: Nonce,
     ) -> Result<Self, ClientError> {
+        let stream = QuietStream::new(stream).map_err(ClientError::Unavailable)?;
         let mut connection =
             Self { stream, incoming: Incoming::new(), opening: Opening::Done, used_before: false };
         let greeting = connection.line(hello::parse_server_hello).await?;

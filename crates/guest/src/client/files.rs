@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use super::body::Body;
 use super::connection::is_closed;
 use super::error::ClientError;
+use super::quiet::QuietStream;
 use super::{Answer, Guest, LONGEST_ANSWER, Repeat, head, json, request};
 
 /// What is sent in one piece of a stream.
@@ -298,7 +299,7 @@ impl Guest {
 }
 
 /// Whether the sandbox took it. One that refuses stops reading; its answer says why.
-async fn write(stream: &mut tokio::net::UnixStream, bytes: &[u8]) -> Result<bool, ClientError> {
+async fn write(stream: &mut QuietStream, bytes: &[u8]) -> Result<bool, ClientError> {
     match stream.write_all(bytes).await {
         Ok(()) => Ok(true),
         Err(error) if is_closed(&error) => Ok(false),

@@ -9,6 +9,7 @@ mod error;
 mod exec;
 mod files;
 mod incoming;
+pub mod quiet;
 mod streams;
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
 use super::error::ClientError;
 use super::exec::to_json;
+use super::quiet::QuietStream;
 use super::{Guest, LONGEST_REFUSAL, PATIENCE, Repeat, head, json, request};
 use crate::wire::{BindRequest, DeadlineRequest, Health, ListenRequest, OpenRequest, Opened};
 
@@ -27,7 +27,7 @@ const DESCRIPTORS: usize = 4;
 /// A byte stream into a sandbox.
 #[derive(Debug)]
 pub struct Tunnel {
-    stream: UnixStream,
+    stream: QuietStream,
     /// What came right behind the answer that opened it.
     early: Vec<u8>,
     used: usize,
@@ -191,8 +191,7 @@ async fn receive_with_descriptor(connection: &mut Connection) -> Result<Option<O
         let first = descriptors.by_ref().flatten().reduce(|first, _| first);
         Ok((received.bytes, first))
     };
-    let (count, descriptor) =
-        stream.async_io(Interest::READABLE, receive).await.map_err(ClientError::Unavailable)?;
+    let (count, descriptor) = stream.read_with(receive).await.map_err(ClientError::Unavailable)?;
     if count == 0 {
         return Err(ClientError::hung_up());
     }

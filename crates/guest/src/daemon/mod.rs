@@ -130,6 +130,13 @@ impl Daemon {
     }
 }
 
+/// Lets the code that hashes find out what this processor can do, for a process that forks many daemons. Each would ask
+/// for itself otherwise, and on a virtual machine every question is a trap: together they took 0.1 ms per sandbox.
+pub fn learn_processor() {
+    std::hint::black_box(Key::derive(&[], SandboxId::from_random([0; 16])));
+    std::hint::black_box(crc32fast::hash(&[]));
+}
+
 /// Becomes the daemon. The process must be single-threaded.
 pub fn run(config: Config) -> ! {
     match Daemon::start(config) {

@@ -25,18 +25,16 @@ impl Launcher {
         limits: &CgroupLimits,
         mounts: &[Mount],
     ) -> Result<(Vec<LimitInForce>, Vec<MountSeen>), Failed> {
-        let absent = || Failed::new(Kind::NotFound, format!("{id} is not there any more"));
         let found;
         let (slot, inside) = match self.sandboxes.get(&id) {
-            Some(Living { slot, mounts: Some(mounts), .. }) => (*slot, Inside::Mounts(mounts.as_fd())),
-            Some(living) => (living.slot, Inside::Process(living.process.as_fd())),
-            None => match self.find(id)? {
-                Found::Living { slot, process } => {
-                    found = process;
-                    (slot, Inside::Process(found.as_fd()))
-                }
-                _ => return Err(absent()),
-            },
+            Some(living) => (living.slot, Inside::of(living)),
+            None => {
+                let Found::Living { slot, process } = self.find(id)? else {
+                    return Err(Failed::new(Kind::NotFound, format!("{id} is not there any more")));
+                };
+                found = (process, self.users.map(|_| self.user_namespace_of(slot)).transpose()?);
+                (slot, Inside { mounts: Mounts::Process(found.0.as_fd()), user_namespace: found.1.as_ref() })
+            }
         };
         let in_force = if *limits == CgroupLimits::default() {
             Vec::new()
@@ -60,12 +58,12 @@ impl Launcher {
         for mount in mounts {
             check_target(&mount.target)?;
         }
-        let namespace = self.users.map(|_| self.user_namespace_of(slot)).transpose()?;
+        let namespace = inside.user_namespace;
         let trees = mounts
             .iter()
-            .map(|mount| self.mountable_tree(&mount.source, namespace.as_ref(), slot, mount.read_only))
+            .map(|mount| self.mountable_tree(&mount.source, namespace, slot, mount.read_only))
             .collect::<Result<Vec<OwnedFd>, Failed>>()?;
-        inside.enter()?;
+        inside.mounts.enter()?;
         let placed = mounts.iter().zip(&trees).map(|(mount, tree)| place(tree, &mount.target)).collect();
         // Staying there would be worse than any failure: every later request would see the sandbox's files.
         move_into_link_name_space(self.own_mounts.as_fd(), Some(LinkNameSpaceType::Mount))
@@ -101,17 +99,34 @@ impl Launcher {
     }
 }
 
-/// How the mounts of a sandbox are reached.
+/// How a sandbox is reached.
 #[derive(Clone, Copy)]
-enum Inside<'a> {
-    Mounts(BorrowedFd<'a>),
+struct Inside<'a> {
+    mounts: Mounts<'a>,
+    /// There where it is needed: an ordinary user has no one to map.
+    user_namespace: Option<&'a OwnedFd>,
+}
+
+#[derive(Clone, Copy)]
+enum Mounts<'a> {
+    Namespace(BorrowedFd<'a>),
     Process(BorrowedFd<'a>),
 }
 
-impl Inside<'_> {
+impl<'a> Inside<'a> {
+    fn of(living: &'a Living) -> Self {
+        let mounts = match &living.mounts {
+            Some(mounts) => Mounts::Namespace(mounts.as_fd()),
+            None => Mounts::Process(living.process.as_fd()),
+        };
+        Self { mounts, user_namespace: Some(&living.user_namespace) }
+    }
+}
+
+impl Mounts<'_> {
     fn enter(self) -> Result<(), Failed> {
         let entered = match self {
-            Self::Mounts(mounts) => move_into_link_name_space(mounts, Some(LinkNameSpaceType::Mount)),
+            Self::Namespace(mounts) => move_into_link_name_space(mounts, Some(LinkNameSpaceType::Mount)),
             Self::Process(process) => move_into_thread_name_spaces(process, ThreadNameSpaceType::MOUNT),
         };
         entered.step(|| "visit the sandbox's mounts".into()).map_err(|error| match error.kind {

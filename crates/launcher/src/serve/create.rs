@@ -1,37 +1,39 @@
-//! Making a sandbox: a nurse that waits, a birth that is under way, a sandbox that is published.
+//! Making a sandbox: an embryo that waits, a birth that is under way, a sandbox that is published.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use cubicle_model::{Kind, Lifetime, SandboxId};
 use cubicle_sys::mount::{Attributes, Depth, set_attributes};
 use rustix::mount::{OpenTreeFlags, open_tree};
-use rustix::process::{Signal, pidfd_send_signal};
 
 use super::destroy::{Ending, Living, Owed};
 use super::{Launcher, Watched};
+use crate::embryo::{Brought, Inherited, fork_embryo};
 use crate::error::{Failed, Step};
 use crate::idmap::{Pair, user_namespace};
-use crate::nurse::{Brought, fork_nurse};
-use crate::plan::WORKLOAD_ID;
+use crate::plan::{Furnishing, WORKLOAD_ID};
 use crate::slots::Slot;
 use crate::wire::{Channel, FromCradle, Packet, Reply};
 
-/// A request that waits for a nurse.
+/// A request that waits for an embryo.
 pub(super) struct Wanted {
     pub(super) tag: u64,
     pub(super) id: SandboxId,
-    pub(super) template: String,
+    pub(super) furnishing: Furnishing,
     pub(super) lifetime: Lifetime,
     pub(super) workspace: Option<PathBuf>,
     pub(super) packet: Packet,
 }
 
-pub(super) struct Nurse {
+pub(super) struct Embryo {
     slot: Slot,
     channel: Channel,
     process: OwnedFd,
-    /// There once the nurse is prepared.
+    /// What it was told to begin with.
+    furnishing: Option<Rc<Furnishing>>,
+    /// There once the embryo is prepared.
     user_namespace: Option<OwnedFd>,
 }
 
@@ -39,34 +41,43 @@ pub(super) struct Nurse {
 pub(super) struct Birthing {
     tag: u64,
     id: SandboxId,
+    furnishing: Furnishing,
     lifetime: Lifetime,
     slot: Slot,
     channel: Channel,
+    process: OwnedFd,
+    user_namespace: OwnedFd,
 }
 
 impl Launcher {
-    /// Keeps as many nurses as the caller wants. A failure is told to whoever needs a nurse next.
+    /// Keeps as many embryos as the caller wants. A failure is told to whoever needs one next.
     pub(super) fn fill_nursery(&mut self) {
-        while self.ready_nurses.len() + self.preparing_nurses < self.start.nursery {
-            if self.hire().is_err() {
+        while self.ready_embryos.len() + self.preparing_embryos < self.start.nursery {
+            if self.add_embryo().is_err() {
                 break;
             }
         }
     }
 
-    fn hire(&mut self) -> Result<(), Failed> {
+    fn add_embryo(&mut self) -> Result<(), Failed> {
         let slot = self.slots.claim()?;
-        let (channel, process) = match fork_nurse(self.ward(), &slot) {
-            Ok(nurse) => nurse,
+        let furnishing = self.latest_furnishing.clone();
+        let likely = furnishing.as_deref().and_then(|Furnishing { root, mounts }| {
+            Some((self.templates.get(root)?.as_fd(), mounts.as_slice()))
+        });
+        let inherited =
+            Inherited { hierarchy: &self.hierarchy, users: self.users, outside: &self.outside, likely };
+        let (channel, process) = match fork_embryo(inherited, &slot) {
+            Ok(forked) => forked,
             Err(error) => {
                 self.remove_slot(slot.number);
                 return Err(error);
             }
         };
-        let token = self.watch(channel.as_fd()).step(|| "watch a nurse".into())?;
-        let nurse = Nurse { slot, channel, process, user_namespace: None };
-        self.watched.insert(token, Watched::Nurse(nurse));
-        self.preparing_nurses += 1;
+        let token = self.watch(channel.as_fd()).step(|| "watch an embryo".into())?;
+        let embryo = Embryo { slot, channel, process, furnishing, user_namespace: None };
+        self.watched.insert(token, Watched::Embryo(embryo));
+        self.preparing_embryos += 1;
         Ok(())
     }
 
@@ -74,22 +85,20 @@ impl Launcher {
         if let Err(error) = self.check(&wanted) {
             return self.reply(&Reply::Failed { tag: wanted.tag, error });
         }
-        if self.ready_nurses.is_empty()
-            && self.preparing_nurses <= self.waiting_creates.len()
-            && let Err(error) = self.hire()
+        if self.ready_embryos.is_empty()
+            && self.preparing_embryos <= self.waiting_creates.len()
+            && let Err(error) = self.add_embryo()
         {
             return self.reply(&Reply::Failed { tag: wanted.tag, error });
         }
         self.waiting_creates.push_back(wanted);
-        self.match_nurses();
+        self.match_embryos();
     }
 
     fn check(&self, wanted: &Wanted) -> Result<(), Failed> {
-        if !self.templates.contains_key(&wanted.template) {
-            return Err(Failed::new(
-                Kind::NotFound,
-                format!("there is no root called '{}'", wanted.template),
-            ));
+        let root = &wanted.furnishing.root;
+        if !self.templates.contains_key(root) {
+            return Err(Failed::new(Kind::NotFound, format!("there is no root called '{root}'")));
         }
         let taken = self.slots.slot_of(wanted.id).step(|| "look for the sandbox".into())?.is_some();
         let wanted_before = self.waiting_creates.iter().any(|other| other.id == wanted.id);
@@ -99,59 +108,57 @@ impl Launcher {
         Ok(())
     }
 
-    fn match_nurses(&mut self) {
+    fn match_embryos(&mut self) {
         while !self.waiting_creates.is_empty() {
-            let Some(token) = self.ready_nurses.pop_front() else { break };
-            let Some(Watched::Nurse(nurse)) = self.watched.remove(&token) else { continue };
+            let Some(token) = self.ready_embryos.pop_front() else { break };
+            let Some(Watched::Embryo(embryo)) = self.watched.remove(&token) else { continue };
             let Some(wanted) = self.waiting_creates.pop_front() else { break };
-            self.begin(token, nurse, wanted);
+            self.begin(token, embryo, wanted);
         }
-        // Hiring takes as long as a third of making a sandbox. While something is being made it waits for a quiet moment,
+        // Much of the work of a sandbox is in its embryo. While one is being born the next ones wait for a quiet moment,
         // unless the nursery is about to be empty.
-        if self.start.refill && self.ready_nurses.len() + self.preparing_nurses <= self.start.nursery / 4 {
+        if self.start.refill && self.ready_embryos.len() + self.preparing_embryos <= self.start.nursery / 4 {
             self.fill_nursery();
         }
     }
 
-    fn begin(&mut self, token: u64, nurse: Nurse, wanted: Wanted) {
-        let Nurse { slot, channel, user_namespace, .. } = nurse;
-        let begun = user_namespace
-            .ok_or_else(|| Failed::new(Kind::Internal, "the nurse has no user namespace"))
-            .and_then(|namespace| self.hand_over(&channel, &namespace, &slot, &wanted));
-        match begun {
-            Ok(()) => {
-                let Wanted { tag, id, lifetime, .. } = wanted;
-                let birth = Birthing { tag, id, lifetime, slot, channel };
+    fn begin(&mut self, token: u64, mut embryo: Embryo, wanted: Wanted) {
+        let handed_over = match embryo.user_namespace.take() {
+            Some(namespace) => self.hand_over(&embryo, &namespace, &wanted).map(|()| namespace),
+            None => Err(Failed::new(Kind::Internal, "the embryo has no user namespace")),
+        };
+        match handed_over {
+            Ok(user_namespace) => {
+                let Embryo { slot, channel, process, .. } = embryo;
+                let Wanted { tag, id, furnishing, lifetime, .. } = wanted;
+                let birth =
+                    Birthing { tag, id, furnishing, lifetime, slot, channel, process, user_namespace };
                 self.watched.insert(token, Watched::Birth(birth));
             }
-            Err(error) => {
-                self.reply(&Reply::Failed { tag: wanted.tag, error });
-                drop(channel);
-                self.remove_slot(slot.number);
-            }
+            Err(failure) => self.give_up(embryo, Owed::Failure { tag: wanted.tag, failure }),
         }
     }
 
-    fn hand_over(
-        &self,
-        nurse: &Channel,
-        namespace: &OwnedFd,
-        slot: &Slot,
-        wanted: &Wanted,
-    ) -> Result<(), Failed> {
-        let tree = |source: &PathBuf| self.mountable_tree(source, Some(namespace), slot.number, false);
+    fn hand_over(&self, embryo: &Embryo, namespace: &OwnedFd, wanted: &Wanted) -> Result<(), Failed> {
+        let tree = |source: &PathBuf| self.mountable_tree(source, Some(namespace), embryo.slot.number, false);
         let workspace = wanted.workspace.as_ref().map(tree).transpose()?;
-        let template = &self.templates[&wanted.template];
+        let Furnishing { root, mounts } = &wanted.furnishing;
+        let furnished = embryo.furnishing.as_deref() == Some(&wanted.furnishing);
         let bound = wanted.lifetime == Lifetime::Bound;
-        let mut descriptors = vec![template.as_fd()];
-        if bound {
-            descriptors.push(self.lifeline.as_fd());
-        }
-        if let Some(workspace) = &workspace {
-            descriptors.push(workspace.as_fd());
-        }
-        let brought = Brought { lifeline: bound, workspace: workspace.is_some() };
-        nurse.send(&brought, wanted.packet.body(), &descriptors).step(|| "hand the plan to the nurse".into())
+        let brought = Brought {
+            mounts: (!furnished).then(|| mounts.clone()),
+            lifeline: bound,
+            workspace: workspace.is_some(),
+        };
+        let descriptors: Vec<_> = [
+            (!furnished).then(|| self.templates[root].as_fd()),
+            bound.then(|| self.lifeline.as_fd()),
+            workspace.as_ref().map(AsFd::as_fd),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        embryo.channel.send(&brought, wanted.packet.body(), &descriptors).step(|| "hand over the plan".into())
     }
 
     /// A directory of the host as a mount of its own, in which the workload's user is the owner on disk.
@@ -198,25 +205,24 @@ impl Launcher {
         Ok(tree)
     }
 
-    pub(super) fn hear_nurse(&mut self, token: u64, mut nurse: Nurse) {
-        if nurse.user_namespace.is_none() {
-            self.preparing_nurses -= 1;
+    pub(super) fn hear_embryo(&mut self, token: u64, mut embryo: Embryo) {
+        if embryo.user_namespace.is_none() {
+            self.preparing_embryos -= 1;
         } else {
-            self.ready_nurses.retain(|ready| *ready != token);
+            self.ready_embryos.retain(|ready| *ready != token);
         }
-        let failure = match receive(&nurse.channel) {
+        let failure = match receive(&embryo.channel) {
             Ok((FromCradle::Prepared, mut packet)) => {
-                nurse.user_namespace = packet.descriptors.pop();
-                self.watched.insert(token, Watched::Nurse(nurse));
-                self.ready_nurses.push_back(token);
-                return self.match_nurses();
+                embryo.user_namespace = packet.descriptors.pop();
+                self.watched.insert(token, Watched::Embryo(embryo));
+                self.ready_embryos.push_back(token);
+                return self.match_embryos();
             }
             Ok((FromCradle::Failed { error }, _)) => error,
-            Ok(_) => Failed::new(Kind::Internal, "the nurse spoke out of turn"),
+            Ok(_) => Failed::new(Kind::Internal, "the embryo spoke out of turn"),
             Err(error) => error,
         };
-        let _ = pidfd_send_signal(&nurse.process, Signal::KILL);
-        self.remove_slot(nurse.slot.number);
+        self.give_up(embryo, Owed::Nothing);
         if let Some(wanted) = self.waiting_creates.pop_front() {
             self.reply(&Reply::Failed { tag: wanted.tag, error: failure });
         }
@@ -237,35 +243,32 @@ impl Launcher {
 
     fn hand_out(&mut self, birth: Birthing, contradictions: &[String], mut packet: Packet) {
         let tag = birth.tag;
-        let mut brought = packet.descriptors.drain(..);
-        let (process, mounts) = (brought.next(), brought.next());
-        drop(brought);
-        let Some(process) = process else {
-            let failure = Failed::new(Kind::Internal, "the sandbox does not say which process it is");
-            return self.abort(birth, Owed::Failure { tag, failure });
-        };
+        let mounts = packet.descriptors.pop();
         let published = if contradictions.is_empty() {
-            self.publish(&birth, &process)
+            self.publish(&birth)
         } else {
             let found = contradictions.join("; ");
             Err(Failed::new(Kind::Internal, format!("the sandbox is not what was planned: {found}"))
                 .hint("it was destroyed; please report this with the output of 'cubicle doctor --json'"))
         };
-        let slot = birth.slot.number;
         match published {
             Ok(token) => {
-                let living = Living { slot, process, token, lifetime: birth.lifetime, mounts };
-                self.sandboxes.insert(birth.id, living);
+                let Birthing { id, furnishing, lifetime, slot, process, user_namespace, .. } = birth;
+                // Only what has worked is made ahead.
+                if self.latest_furnishing.as_deref() != Some(&furnishing) {
+                    self.latest_furnishing = Some(Rc::new(furnishing));
+                }
+                let slot = slot.number;
+                let living = Living { slot, process, token, lifetime, user_namespace, mounts };
+                self.sandboxes.insert(id, living);
                 self.reply_with(&Reply::Created { tag }, packet.body());
             }
-            Err(failure) => {
-                self.end(Ending { id: None, slot, process, owed: Owed::Failure { tag, failure } });
-            }
+            Err(failure) => self.abort(birth, Owed::Failure { tag, failure }),
         }
     }
 
     /// Gives the sandbox its name and lets it begin. Returns the token under which its end is heard.
-    fn publish(&mut self, birth: &Birthing, process: &OwnedFd) -> Result<u64, Failed> {
+    fn publish(&mut self, birth: &Birthing) -> Result<u64, Failed> {
         match self.slots.publish(birth.id, birth.slot.number) {
             // Another launcher was first; the name is its sandbox's.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -274,7 +277,8 @@ impl Launcher {
             published => published.step(|| format!("publish {}", birth.id))?,
         }
         let told = birth.channel.send(&(), &[], &[]).step(|| "tell the sandbox that it is published".into());
-        let watched = told.and_then(|()| self.watch(process.as_fd()).step(|| "watch the sandbox".into()));
+        let watched =
+            told.and_then(|()| self.watch(birth.process.as_fd()).step(|| "watch the sandbox".into()));
         let token = watched.inspect_err(|_| _ = self.slots.unpublish(birth.id))?;
         self.watched.insert(token, Watched::Sandbox(birth.id));
         Ok(token)
@@ -304,22 +308,23 @@ impl Launcher {
         true
     }
 
-    /// Lets go of a nurse or a birth because nobody is there to have the sandbox.
-    pub(super) fn give_up(&mut self, halfway: Watched) {
+    /// Ends whatever is on its way to a sandbox that nobody will have.
+    pub(super) fn end_halfway(&mut self, halfway: Watched) {
         match halfway {
-            Watched::Nurse(nurse) => {
-                let _ = pidfd_send_signal(&nurse.process, Signal::KILL);
-                self.remove_slot(nurse.slot.number);
-            }
+            Watched::Embryo(embryo) => self.give_up(embryo, Owed::Nothing),
             Watched::Birth(birth) => self.abort(birth, Owed::Nothing),
             Watched::Sandbox(_) | Watched::Ending(_) => {}
         }
     }
 
-    /// Whoever is at the other end of the channel notices that nobody listens any more, and ends.
+    fn give_up(&mut self, embryo: Embryo, owed: Owed) {
+        let Embryo { slot, process, .. } = embryo;
+        self.end(Ending { id: None, slot: slot.number, process, owed });
+    }
+
     fn abort(&mut self, birth: Birthing, owed: Owed) {
-        drop(birth.channel);
-        self.remove_slot_for(birth.slot.number, owed);
+        let Birthing { slot, process, .. } = birth;
+        self.end(Ending { id: None, slot: slot.number, process, owed });
     }
 }
 

@@ -23,6 +23,7 @@ pub(super) struct Living {
     pub(super) process: OwnedFd,
     pub(super) token: u64,
     pub(super) lifetime: Lifetime,
+    pub(super) user_namespace: OwnedFd,
     /// The mounts inside, where this launcher may not look for them itself.
     pub(super) mounts: Option<OwnedFd>,
 }
@@ -143,7 +144,7 @@ impl Launcher {
     pub(super) fn hear_end(&mut self, id: SandboxId) {
         let Some(living) = self.sandboxes.remove(&id) else { return };
         // Dropping what is held of it lets the kernel take down its mounts.
-        drop((living.mounts, living.process));
+        drop((living.mounts, living.user_namespace, living.process));
         if living.lifetime == Lifetime::Bound {
             let _ = self.slots.unpublish(id);
             self.remove_slot(living.slot);
@@ -177,7 +178,7 @@ impl Launcher {
             },
             Ok(false) if removal.tries < PATIENCE => {
                 removal.tries += 1;
-                // A nurse that was told nothing is still there, and so may be what a crash left behind.
+                // What a crash left behind may still be there.
                 if removal.tries.is_power_of_two() && removal.tries > 8 {
                     self.kill_processes(removal.slot);
                 }
@@ -229,7 +230,7 @@ impl Launcher {
         let halfway: Vec<Watched> =
             self.watched.extract_if(|_, it| it.is_halfway()).map(|(_, it)| it).collect();
         for watched in halfway {
-            self.give_up(watched);
+            self.end_halfway(watched);
         }
         self.start.nursery = 0;
     }

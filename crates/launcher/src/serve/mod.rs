@@ -9,19 +9,20 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use cubicle_model::receipt::Host;
 use cubicle_model::{Kind, SandboxId};
 use cubicle_sys::children::{EndedChildren, set_ended_children};
 use cubicle_sys::spawn::Permit;
 use rustix::event::epoll;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::Timespec;
 
 use crate::cgroup::Hierarchy;
 use crate::cradle::Outside;
 use crate::error::{Failed, Step};
-use crate::nurse::Ward;
-use crate::plan::HostFacts;
+use crate::plan::{Furnishing, HostFacts};
 use crate::slots::Slots;
 use crate::uids::{self, Users};
 use crate::wire::{Channel, Packet, Reply, Request, Start};
@@ -35,6 +36,10 @@ pub fn serve(caller: Channel) -> io::Result<()> {
     // A key press in the caller's terminal is for the caller.
     rustix::process::setsid()?;
     set_ended_children(EndedChildren::Vanish)?;
+    cubicle_guest::daemon::learn_processor();
+    // Two descriptors are held of every sandbox.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let Some(packet) = caller.receive()? else { return Ok(()) };
     let launcher = match Launcher::start(caller, packet) {
         Ok(launcher) => launcher,
@@ -59,10 +64,12 @@ struct Launcher {
     outside: Outside,
     slots: Slots,
     templates: HashMap<String, OwnedFd>,
+    /// What the sandbox had that was handed out last: the next one will likely want the same.
+    latest_furnishing: Option<Rc<Furnishing>>,
     watched: HashMap<u64, Watched>,
     next_token: u64,
-    ready_nurses: VecDeque<u64>,
-    preparing_nurses: usize,
+    ready_embryos: VecDeque<u64>,
+    preparing_embryos: usize,
     waiting_creates: VecDeque<create::Wanted>,
     sandboxes: HashMap<SandboxId, destroy::Living>,
     waiting_destroys: VecDeque<(u64, destroy::Ending)>,
@@ -72,7 +79,7 @@ struct Launcher {
 
 /// What the loop waits for, by token.
 enum Watched {
-    Nurse(create::Nurse),
+    Embryo(create::Embryo),
     Birth(create::Birthing),
     /// A sandbox's pid 1; readable when it ended.
     Sandbox(SandboxId),
@@ -82,7 +89,7 @@ enum Watched {
 impl Watched {
     /// Whether this is on the way to a sandbox that nobody has yet.
     fn is_halfway(&self) -> bool {
-        matches!(self, Self::Nurse(_) | Self::Birth(_))
+        matches!(self, Self::Embryo(_) | Self::Birth(_))
     }
 }
 
@@ -148,10 +155,11 @@ impl Launcher {
             outside,
             slots,
             templates: HashMap::new(),
+            latest_furnishing: None,
             watched: HashMap::new(),
             next_token: CALLER + 1,
-            ready_nurses: VecDeque::new(),
-            preparing_nurses: 0,
+            ready_embryos: VecDeque::new(),
+            preparing_embryos: 0,
             waiting_creates: VecDeque::new(),
             sandboxes: HashMap::new(),
             waiting_destroys: VecDeque::new(),
@@ -204,7 +212,7 @@ impl Launcher {
             // Cgroups may stay busy for a moment after their last process ended.
             return wait(500_000);
         }
-        let missing = self.ready_nurses.len() + self.preparing_nurses < self.start.nursery;
+        let missing = self.ready_embryos.len() + self.preparing_embryos < self.start.nursery;
         if self.start.refill && missing { wait(QUIET_NANOS) } else { None }
     }
 
@@ -226,8 +234,8 @@ impl Launcher {
                 };
                 self.answer(tag, built);
             }
-            Request::Create { tag, id, template, lifetime, workspace } => {
-                self.create(create::Wanted { tag, id, template, lifetime, workspace, packet });
+            Request::Create { tag, id, furnishing, lifetime, workspace } => {
+                self.create(create::Wanted { tag, id, furnishing, lifetime, workspace, packet });
             }
             Request::Bind { tag, id, limits, mounts } => match self.bind(id, &limits, &mounts) {
                 Ok((limits, mounts)) => self.reply(&Reply::Bound { tag, limits, mounts }),
@@ -241,7 +249,7 @@ impl Launcher {
 
     fn hear(&mut self, token: u64) {
         match self.watched.remove(&token) {
-            Some(Watched::Nurse(nurse)) => self.hear_nurse(token, nurse),
+            Some(Watched::Embryo(embryo)) => self.hear_embryo(token, embryo),
             Some(Watched::Birth(birth)) => self.hear_birth(birth),
             Some(Watched::Sandbox(id)) => self.hear_end(id),
             Some(Watched::Ending(ending)) => self.finish(ending),
@@ -256,10 +264,6 @@ impl Launcher {
         self.next_token += 1;
         epoll::add(&self.poll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
         Ok(token)
-    }
-
-    fn ward(&self) -> Ward<'_> {
-        Ward { hierarchy: &self.hierarchy, users: self.users, outside: &self.outside }
     }
 
     fn answer(&self, tag: u64, outcome: Result<(), Failed>) {
