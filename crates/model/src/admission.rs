@@ -88,7 +88,7 @@ pub fn order(waiting: &[Waiting], shares: &BTreeMap<Name, Share>) -> Vec<LeaseId
     }
     for line in lines.values_mut() {
         // The longest waiting last, where it can be popped.
-        line.sort_by(|a, b| (b.since, b.lease).cmp(&(a.since, a.lease)));
+        line.sort_by_key(|one| std::cmp::Reverse((one.since, one.lease)));
     }
     let mut active: BTreeMap<&Name, Share> = lines
         .keys()

@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::auth::Keys;
 use crate::blobs::Blobs;
+use crate::journal::fanout::Fanout;
 use crate::metrics::Metrics;
 use crate::reconcile::keeper::Keeper;
 use crate::settings::Settings;
@@ -41,6 +42,7 @@ pub(crate) struct App {
     pub(crate) blobs: Blobs,
     pub(crate) metrics: Metrics,
     pub(crate) keeper: Keeper,
+    pub(crate) fanout: Fanout,
     /// Wakes whoever fills the pool and serves the queue.
     pub(crate) room_changed: Notify,
     /// Wakes whoever reads events.
@@ -77,6 +79,7 @@ impl App {
             blobs,
             metrics: Metrics::default(),
             keeper: Keeper::default(),
+            fanout: Fanout::default(),
             room_changed: Notify::new(),
             something_happened: tokio::sync::watch::Sender::new(0),
             tasks: TaskTracker::new(),

@@ -16,6 +16,7 @@ use futures_util::stream::{self, Stream};
 use super::problem::Answer;
 use super::request::{Id, Query};
 use crate::app::{App, Caller};
+use crate::journal::fanout::{Rendering, SharedFrame};
 use crate::journal::{Output, OwnedFrame};
 
 /// A line that keeps proxies from closing a stream on which nothing happens.
@@ -124,14 +125,24 @@ fn streamed(form: Form, body: impl Stream<Item = std::io::Result<Bytes>> + Send 
     response
 }
 
-fn render(form: Form, frame: &OwnedFrame, wanted: Option<RecordKind>) -> Bytes {
+fn render(form: Form, shared: &SharedFrame, wanted: Option<RecordKind>) -> Bytes {
+    let frame = &shared.frame;
     let is_output = matches!(frame.kind, RecordKind::Stdout | RecordKind::Stderr);
     if is_output && wanted.is_some_and(|wanted| wanted != frame.kind) {
         return Bytes::new();
     }
-    if form == Form::Plain {
-        return if is_output { frame.bytes.clone() } else { Bytes::new() };
+    match form {
+        Form::Plain if is_output => frame.bytes.clone(),
+        Form::Plain => Bytes::new(),
+        Form::Sse => shared.rendered(Rendering::Sse, |frame| {
+            format!("id: {}\nevent: {}\ndata: {}\n\n", frame.seq, frame.kind.name(), as_json(frame)).into()
+        }),
+        Form::Lines => shared.rendered(Rendering::Lines, |frame| format!("{}\n", as_json(frame)).into()),
     }
+}
+
+fn as_json(frame: &OwnedFrame) -> String {
+    let is_output = matches!(frame.kind, RecordKind::Stdout | RecordKind::Stderr);
     let time =
         Timestamp::from_microsecond(i64::try_from(frame.time_us).unwrap_or(i64::MAX)).unwrap_or_default();
     let shown = api::OutputFrame {
@@ -142,11 +153,8 @@ fn render(form: Form, frame: &OwnedFrame, wanted: Option<RecordKind>) -> Bytes {
         bytes: is_output.then(|| api::BytesText::of(frame.bytes.to_vec())),
         data: if is_output { None } else { serde_json::from_slice(&frame.bytes).ok() },
     };
-    let json = serde_json::to_string(&shown).unwrap_or_default();
-    match form {
-        Form::Sse => format!("id: {}\nevent: {}\ndata: {json}\n\n", frame.seq, frame.kind.name()).into(),
-        _ => format!("{json}\n").into(),
-    }
+    // Texts and numbers have a JSON form.
+    serde_json::to_string(&shown).unwrap_or_default()
 }
 
 /// Follow events

@@ -75,9 +75,10 @@ async fn converse(
     let gone = |_| Fault::new(Kind::Unavailable, "whoever had the terminal has gone");
     to.send(Message::Text(hello.into())).await.map_err(gone)?;
     let show = async {
-        while let Some(frame) = output.next().await? {
+        while let Some(shared) = output.next().await? {
+            let frame = &shared.frame;
             let message = match frame.kind {
-                RecordKind::Stdout | RecordKind::Stderr => Message::Binary(frame.bytes),
+                RecordKind::Stdout | RecordKind::Stderr => Message::Binary(frame.bytes.clone()),
                 RecordKind::Exit => {
                     let exited: serde_json::Value = serde_json::from_slice(&frame.bytes).unwrap_or_default();
                     Message::Text(serde_json::json!({ "exit": exited["exit"] }).to_string().into())

@@ -1,5 +1,7 @@
 //! The output of an exec, from wherever its journal is: its sandbox while that lives, the object store afterwards.
 
+pub(crate) mod fanout;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +13,10 @@ use cubicle_model::{ArtifactId, ExecId, Fault, Kind, Sandbox};
 use cubicle_store::{Artifact, ArtifactKind, Exec};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::app::App;
+use fanout::{Joined, SharedFrame};
 
 /// Between the end of a sandbox and its journal in the object store.
 const ARCHIVING: Duration = Duration::from_secs(20);
@@ -24,6 +28,8 @@ pub(crate) struct Output {
     exec: Exec,
     next_seq: u64,
     source: Source,
+    /// Others read the same; joined as soon as what they have seen already was read.
+    shared: Option<Joined>,
 }
 
 impl std::fmt::Debug for Output {
@@ -33,8 +39,11 @@ impl std::fmt::Debug for Output {
 }
 
 enum Source {
-    Live(ExecStream),
+    Live(Box<ExecStream>),
     Kept(Kept),
+    /// What one reads for all.
+    Shared(Joined),
+    Nothing,
 }
 
 /// A frame that owns its bytes.
@@ -62,8 +71,43 @@ impl OwnedFrame {
 impl App {
     /// The output of an exec from a seq on, to its end.
     pub(crate) async fn output(self: &Arc<Self>, exec: Exec, from_seq: u64) -> Result<Output, Fault> {
-        let source = self.source(&exec, from_seq).await?;
-        Ok(Output { app: Arc::clone(self), exec, next_seq: from_seq, source })
+        let mut output =
+            Output { app: Arc::clone(self), exec, next_seq: from_seq, source: Source::Nothing, shared: None };
+        output.open().await?;
+        Ok(output)
+    }
+
+    /// Reads an exec for all who have joined.
+    fn read_for_all(self: &Arc<Self>, exec: Exec, from_seq: u64, hub: Arc<fanout::Hub>) {
+        let app = Arc::clone(self);
+        // Ends with the exec's output, with the last reader, or with the sandbox; the readers see which.
+        tokio::spawn(async move {
+            let mut complete = false;
+            if let Ok(source) = app.source(&exec, from_seq).await {
+                let mut alone = Output {
+                    app: Arc::clone(&app),
+                    exec: exec.clone(),
+                    next_seq: from_seq,
+                    source,
+                    shared: None,
+                };
+                loop {
+                    match alone.next_alone().await {
+                        Ok(Some(frame)) => {
+                            if !hub.send(frame).await {
+                                break;
+                            }
+                        }
+                        Ok(None) => {
+                            complete = true;
+                            break;
+                        }
+                        Err(_) => break,
+                    }
+                }
+            }
+            app.fanout.close(exec.id, &hub, complete);
+        });
     }
 
     async fn source(self: &Arc<Self>, exec: &Exec, from_seq: u64) -> Result<Source, Fault> {
@@ -73,7 +117,7 @@ impl App {
                 Err(fault) => Err(fault),
             };
             match attached {
-                Ok(stream) => return Ok(Source::Live(stream)),
+                Ok(stream) => return Ok(Source::Live(Box::new(stream))),
                 // Its lease ended just now, and the sandbox with it.
                 Err(fault) if matches!(fault.kind(), Kind::Unavailable | Kind::Conflict) => {}
                 Err(fault) => return Err(fault),
@@ -110,9 +154,12 @@ impl App {
         exec: &Exec,
         limits: OutputLimits,
     ) -> Result<Outcome, Fault> {
-        let mut output = self.output(exec.clone(), 0).await?;
+        let source = self.source(exec, 0).await?;
+        let mut output =
+            Output { app: Arc::clone(self), exec: exec.clone(), next_seq: 0, source, shared: None };
         let mut gathering = Gathering::new(limits);
-        while let Some(frame) = output.next().await? {
+        while let Some(shared) = output.next_alone().await? {
+            let frame = &shared.frame;
             let frame = Frame {
                 exec: 0,
                 seq: frame.seq,
@@ -161,8 +208,51 @@ impl App {
 }
 
 impl Output {
+    /// Finds the frames from where this reader is: with others, where the exec still runs.
+    async fn open(&mut self) -> Result<(), Fault> {
+        self.shared = None;
+        if self.exec.ended.is_some() || self.app.live.get(self.exec.sandbox).is_none() {
+            self.source = self.app.source(&self.exec, self.next_seq).await?;
+            return Ok(());
+        }
+        let (joined, first) = self.app.fanout.join(self.exec.id, self.next_seq);
+        if first {
+            self.app.read_for_all(self.exec.clone(), self.next_seq, Arc::clone(&joined.hub));
+        }
+        if joined.last_seq < self.next_seq {
+            self.source = Source::Shared(joined);
+        } else {
+            self.source = self.app.source(&self.exec, self.next_seq).await?;
+            self.shared = Some(joined);
+        }
+        Ok(())
+    }
+
     /// The next frame; none when the exec has ended and its output is complete.
-    pub(crate) async fn next(&mut self) -> Result<Option<OwnedFrame>, Fault> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Arc<SharedFrame>>, Fault> {
+        loop {
+            if let Some(joined) = self.shared.take_if(|joined| joined.last_seq < self.next_seq) {
+                self.source = Source::Shared(joined);
+            }
+            let Source::Shared(joined) = &mut self.source else { return self.next_alone().await };
+            match joined.frames.recv().await {
+                // Sent before this reader joined, or below where it began.
+                Ok(frame) if frame.frame.seq < self.next_seq => {}
+                Ok(frame) => {
+                    self.next_seq = frame.frame.seq + 1;
+                    return Ok(Some(frame));
+                }
+                // Too slow for the others: it reads for itself until it has caught up.
+                Err(RecvError::Lagged(_)) => {
+                    self.source = self.app.source(&self.exec, self.next_seq).await?;
+                }
+                Err(RecvError::Closed) if joined.hub.is_complete() => return Ok(None),
+                Err(RecvError::Closed) => self.source = self.app.source(&self.exec, self.next_seq).await?,
+            }
+        }
+    }
+
+    async fn next_alone(&mut self) -> Result<Option<Arc<SharedFrame>>, Fault> {
         loop {
             let next = match &mut self.source {
                 Source::Live(stream) => match stream.next().await {
@@ -172,13 +262,14 @@ impl Output {
                     Err(error) => return Err(error.into()),
                 },
                 Source::Kept(kept) => Ok(kept.next().await?),
+                Source::Shared(_) | Source::Nothing => Ok(None),
             };
             match next {
                 Ok(frame) => {
                     if let Some(frame) = &frame {
                         self.next_seq = frame.seq + 1;
                     }
-                    return Ok(frame);
+                    return Ok(frame.map(SharedFrame::new));
                 }
                 Err(()) => self.source = self.app.source(&self.exec, self.next_seq).await?,
             }
