@@ -14,10 +14,13 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=m
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build bench chaos fuzz fmt clippy deny docs clean tools install-tools
+.PHONY: help up run test build bench chaos fuzz fmt clippy deny docs clean tools install-tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+up: build ## build, then start the server on 127.0.0.1:7878
+	$(TARGET_DIR)/release/cubicle up
 
 run: build ## build, then run a first program in a sandbox and print its receipt
 	$(TARGET_DIR)/release/cubicle first-run

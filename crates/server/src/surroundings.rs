@@ -1,4 +1,4 @@
-//! Time and randomness, as the outermost layer gives them.
+//! Time, randomness and the end of the world, as the outermost layer gives them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use cubicle_store::Random;
 pub struct Surroundings {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub random: Random,
+    /// Called at every step between two facts, where a test can end the process.
+    pub at_step: Arc<dyn Fn(&'static str) + Send + Sync>,
 }
 
 impl Surroundings {

@@ -4,6 +4,7 @@ mod home;
 
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use cubicle_backend::Backend;
@@ -62,7 +63,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
 
     let random: cubicle_store::Random = Arc::new(fill_with_random);
     let store = open_store(&home, asked.db_url.as_deref(), &random).await?;
-    let surroundings = Surroundings { clock: Arc::new(now), random };
+    let surroundings = Surroundings { clock: Arc::new(now), random, at_step: deadly_step(context) };
     let settings = Settings {
         address: address.clone(),
         capacity: asked.capacity.unwrap_or(200),
@@ -105,6 +106,20 @@ fn note(line: &str) {
 
 fn now() -> Timestamp {
     Timestamp::now()
+}
+
+/// In a debug build `CUBICLE_KILL_AT=sandbox_made:3` ends the process at the third time of this step, for the crash suite.
+fn deadly_step(context: &Context) -> Arc<dyn Fn(&'static str) + Send + Sync> {
+    let asked = context.environment.text("CUBICLE_KILL_AT").filter(|_| cfg!(debug_assertions));
+    let Some((name, count)) = asked.as_deref().and_then(|asked| asked.split_once(':')) else {
+        return Arc::new(|_| {});
+    };
+    let (name, left) = (name.to_owned(), AtomicU32::new(count.parse().unwrap_or(1)));
+    Arc::new(move |step| {
+        if step == name && left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        }
+    })
 }
 
 fn seconds(span: Option<Duration>, default: u32) -> Result<u32, Fault> {

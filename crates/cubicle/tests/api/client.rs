@@ -74,15 +74,16 @@ impl Server {
             .into();
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let mut server = Self { host, child: None, address: String::new(), flags, agent };
-        server.run("127.0.0.1:0");
+        server.run("127.0.0.1:0", &[]);
         Some(server)
     }
 
-    fn run(&mut self, listen: &str) {
+    fn run(&mut self, listen: &str, environment: &[(&str, &str)]) {
         #[expect(clippy::disallowed_methods, reason = "a black-box test starts the program that it tests")]
         let mut command = std::process::Command::new(BINARY);
         command.args(["up", "--listen", listen]).args(&self.flags);
         command.env("CUBICLE_DATA_DIR", self.host.data_dir()).env("CUBICLE_LOG", "warn,cubicle_server=info");
+        command.envs(environment.iter().copied());
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -128,8 +129,22 @@ impl Server {
 
     /// At the same address, on the same data.
     pub(crate) fn start_again(&mut self) {
+        self.start_again_with(&[]);
+    }
+
+    pub(crate) fn start_again_with(&mut self, environment: &[(&str, &str)]) {
         let listen = self.address.trim_start_matches("http://").to_owned();
-        self.run(&listen);
+        self.run(&listen, environment);
+    }
+
+    /// Waits until the server has ended by itself.
+    pub(crate) fn wait_for_death(&mut self, of: &str) {
+        let mut child = self.child.take().expect("the server runs");
+        let start = Instant::now();
+        while child.try_wait().expect("the server is ours").is_none() {
+            assert!(start.elapsed() < BOUND, "the server never came to '{of}'");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub(crate) fn admin_key(&self) -> String {
@@ -149,7 +164,12 @@ impl Server {
             request = request.header(*name, *value);
         }
         let request = request.body(body).expect("a request can be made");
-        let mut response = self.agent.run(request).unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        let outcome = match (method, self.agent.run(request.clone())) {
+            // A connection that was kept may be closed by the server just when it is used again.
+            ("GET", Err(_)) => self.agent.run(request),
+            (_, outcome) => outcome,
+        };
+        let mut response = outcome.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
         let mut bytes = Vec::new();
         response.body_mut().as_reader().read_to_end(&mut bytes).expect("the answer can be read");
         Reply {

@@ -1,7 +1,7 @@
 //! Run things in sandboxes. An exec goes on whatever becomes of whoever asked for it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use cubicle_guest::client::{ClientError, Guest, Outcome, OutputLimits};
 use cubicle_guest::wire::SignalName;
@@ -19,6 +19,8 @@ use super::{App, Caller};
 
 /// The most of each stream that an answer holds.
 pub(crate) const LARGEST_OUTPUT: usize = 16 * 1024 * 1024;
+/// Of a one-shot whose server is killed again and again before it starts.
+const MOST_ATTEMPTS: u32 = 100;
 const LONGEST_TIMEOUT: f64 = 7.0 * 24.0 * 3600.0;
 
 /// What is to be run.
@@ -49,7 +51,7 @@ impl App {
         self.start_exec(caller, &leased, asked, Afterwards::Nothing).await
     }
 
-    /// A lease, an exec and a release.
+    /// A lease, an exec and a release. Asked for again, it is the same exec.
     pub(crate) async fn create_one_shot(
         self: &Arc<Self>,
         caller: &Caller,
@@ -57,30 +59,34 @@ impl App {
         asked: ExecRequest,
     ) -> Result<Told, Fault> {
         check(&asked.spec)?;
-        match self.acquire_row(caller, lease).await? {
-            Granted::Ready { lease, leased } => {
-                let started = self.start_exec(caller, &leased, asked, Afterwards::Release(lease.id)).await;
-                if started.is_err() {
-                    self.release_soon(lease.id);
+        let mut attempt = lease.clone();
+        for number in 2..=MOST_ATTEMPTS {
+            match self.acquire_row(caller, attempt).await? {
+                Granted::Ready { lease, leased } => {
+                    let started =
+                        self.start_exec(caller, &leased, asked, Afterwards::Release(lease.id)).await;
+                    if started.is_err() {
+                        self.release_soon(lease.id);
+                    }
+                    return started;
                 }
-                started
+                Granted::Waits { .. } => return Err(self.full(0)),
+                Granted::Ended { lease: before } => {
+                    let exec = match asked.spec.exec_id {
+                        Some(id) => self.store.exec(id).await?.filter(|exec| exec.lease == before.id),
+                        None => None,
+                    };
+                    if let Some(exec) = exec {
+                        return self.told_again(exec, &asked).await;
+                    }
+                    // The server was killed between the lease and the exec: nothing has run, so that it can run now.
+                    let request = lease.request.as_deref().map(|request| format!("{request}/{number}"));
+                    attempt = LeaseRequest { request, ..lease.clone() };
+                }
             }
-            // The same was asked for before, and is over.
-            Granted::Ended { lease } => self.one_shot_before(&lease, asked).await,
-            Granted::Waits { .. } => Err(self.full(0)),
         }
-    }
-
-    async fn one_shot_before(self: &Arc<Self>, lease: &Lease, asked: ExecRequest) -> Result<Told, Fault> {
-        let exec = match asked.spec.exec_id {
-            Some(id) => self.store.exec(id).await?.filter(|exec| exec.lease == lease.id),
-            None => None,
-        };
-        let exec = exec.ok_or_else(|| {
-            Fault::new(Kind::Conflict, "this request was made before and did not come to an exec")
-                .hint("use another idempotency key")
-        })?;
-        self.told_again(exec, asked.output_limit).await
+        Err(Fault::new(Kind::Unavailable, "this exec was begun very often and never started")
+            .hint("use another id"))
     }
 
     async fn start_exec(
@@ -110,9 +116,53 @@ impl App {
             ended: None,
         };
         match self.store.begin_exec(context, exec.clone()).await? {
-            Begun::New => self.tell(),
-            Begun::Repeated(before) => return self.told_again(before, asked.output_limit).await,
+            Begun::New => {
+                self.step("exec_noted");
+                self.tell();
+            }
+            Begun::Repeated(before) => {
+                let turn = self.exec_turn(id);
+                let turn = turn.lock().await;
+                if !self.never_started(&guest, &before).await? {
+                    drop(turn);
+                    return self.told_again(before, &asked).await;
+                }
+                // Noted by a server that was killed before it started it. The guest does not let it run twice.
+                return self.run(caller, guest, exec, asked, afterwards).await;
+            }
         }
+        self.run(caller, guest, exec, asked, afterwards).await
+    }
+
+    /// Whether an exec was noted and then never reached its sandbox.
+    async fn never_started(&self, guest: &Guest, exec: &Exec) -> Result<bool, Fault> {
+        let now = self.store.exec(exec.id).await?;
+        if now.is_none_or(|now| now.ended.is_some()) {
+            return Ok(false);
+        }
+        match guest.exec_status(exec.id).await.map_err(Fault::from) {
+            Ok(_) => Ok(false),
+            Err(fault) if fault.kind() == Kind::NotFound => Ok(true),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// One at a time decides what became of an exec whose server was killed.
+    fn exec_turn(&self, id: ExecId) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.exec_turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(id).or_default())
+    }
+
+    async fn run(
+        self: &Arc<Self>,
+        caller: &Caller,
+        guest: Guest,
+        exec: Exec,
+        asked: ExecRequest,
+        afterwards: Afterwards,
+    ) -> Result<Told, Fault> {
+        let id = exec.id;
         debug!(exec = %id, sandbox = %exec.sandbox, lease = %exec.lease, request = %caller.request, "exec begins");
         let background = asked.background;
         let (started, begun) = oneshot::channel();
@@ -145,6 +195,7 @@ impl App {
         let limits = OutputLimits { stdout: limit, stderr: limit };
         let run = async {
             let stream = guest.exec(&asked.spec).await?;
+            self.step("exec_started");
             // Whoever does not wait for it has gone.
             let _ = started.send(Ok(()));
             guest.gather(stream, limits).await
@@ -154,12 +205,14 @@ impl App {
             Ok(outcome) => self.ended_by(outcome),
             Err(error) => self.never_known(error),
         };
+        self.step("exec_ended");
         self.metrics.exec_ended(ended.exit, ended.duration_us);
         let app = Arc::clone(&self);
         let id = exec.id;
         // The caller need not wait for what the journal says anyway.
         self.tasks.spawn(async move {
             app.note_end(id, ended).await;
+            app.step("exec_end_noted");
             if let Afterwards::Release(lease) = afterwards {
                 app.release_one_shot(lease).await;
             }
@@ -183,6 +236,10 @@ impl App {
     /// Of an exec that was refused, or whose sandbox ended under it.
     fn never_known(&self, error: &ClientError) -> Ended {
         info!(error = %error, "an exec has no known end");
+        self.unknown_end()
+    }
+
+    fn unknown_end(&self) -> Ended {
         Ended { at: self.now(), exit: Exit::Unknown, stdout_bytes: 0, stderr_bytes: 0, duration_us: 0 }
     }
 
@@ -208,11 +265,23 @@ impl App {
     }
 
     /// What came of an exec that was asked for before: as soon as it has ended.
-    async fn told_again(self: &Arc<Self>, exec: Exec, limit: usize) -> Result<Told, Fault> {
-        let limits = OutputLimits { stdout: limit, stderr: limit };
-        let output = self.gather(&exec, limits).await?;
-        let ended = exec.ended.unwrap_or_else(|| self.ended_by(&output));
-        Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output: Some(output) })
+    async fn told_again(self: &Arc<Self>, exec: Exec, asked: &ExecRequest) -> Result<Told, Fault> {
+        if asked.background {
+            return Ok(Told { exec, output: None });
+        }
+        let limits = OutputLimits { stdout: asked.output_limit, stderr: asked.output_limit };
+        match self.gather(&exec, limits).await {
+            Ok(output) => {
+                let ended = exec.ended.unwrap_or_else(|| self.ended_by(&output));
+                Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output: Some(output) })
+            }
+            // It never ran, or its sandbox ended under it, or its output was kept long enough.
+            Err(fault) if fault.kind() == Kind::NotFound => {
+                let exec = self.store.exec(exec.id).await?.ok_or(fault)?;
+                Ok(Told { exec, output: None })
+            }
+            Err(fault) => Err(fault),
+        }
     }
 
     /// An exec that exists for the caller.
@@ -284,6 +353,26 @@ impl App {
         Ok(self.guest_of(caller, exec.sandbox).await?.end(id, grace).await?)
     }
 
+    /// Follows an exec that an earlier server began, and notes its end.
+    async fn follow_again(self: &Arc<Self>, exec: &Exec) {
+        let nothing = OutputLimits { stdout: 0, stderr: 0 };
+        let mut outcome = self.gather(exec, nothing).await;
+        let turn = self.exec_turn(exec.id);
+        let _turn = turn.lock().await;
+        if outcome.is_err() {
+            // Somebody may have asked for it again in the meantime, and started it.
+            outcome = self.gather(exec, nothing).await;
+        }
+        let ended = match outcome {
+            Ok(outcome) => self.ended_by(&outcome),
+            Err(fault) => {
+                info!(exec = %exec.id, error = %fault, "an exec has no known end");
+                self.unknown_end()
+            }
+        };
+        self.note_end(exec.id, ended).await;
+    }
+
     /// After a start: execs whose end nobody noted are followed again, or their end is read from the journal.
     pub(crate) async fn follow_running_execs(
         self: &Arc<Self>,
@@ -295,21 +384,7 @@ impl App {
             let app = Arc::clone(self);
             let release = leases.get(&exec.lease).filter(|lease| lease.one_shot).map(|lease| lease.id);
             self.tasks.spawn(async move {
-                let nothing = OutputLimits { stdout: 0, stderr: 0 };
-                let ended = match app.gather(&exec, nothing).await {
-                    Ok(outcome) => app.ended_by(&outcome),
-                    Err(fault) => {
-                        info!(exec = %exec.id, error = %fault, "an exec has no known end");
-                        Ended {
-                            at: app.now(),
-                            exit: Exit::Unknown,
-                            stdout_bytes: 0,
-                            stderr_bytes: 0,
-                            duration_us: 0,
-                        }
-                    }
-                };
-                app.note_end(exec.id, ended).await;
+                app.follow_again(&exec).await;
                 if let Some(lease) = release {
                     app.release_one_shot(lease).await;
                 }

@@ -126,6 +126,7 @@ impl App {
         self.metrics.asked_for(&template.at);
         let started = tokio::time::Instant::now();
         let acquired = self.store.acquire(caller.context(self), ask).await?;
+        self.step("lease_acquired");
         self.tell();
         let (lease, sandbox) = match acquired {
             Acquired::Granted { lease, sandbox, evicted } => {
@@ -278,6 +279,7 @@ impl App {
         let binding = gifts.binding(deadline);
         if binding != Binding::default() {
             self.backend.bind(id, &binding).await?;
+            self.step("sandbox_bound");
             self.store.prepared(lease.id).await?;
         }
         Ok(guest)
@@ -403,6 +405,7 @@ impl App {
         after: AfterLease,
     ) -> Result<Lease, Fault> {
         let ended = self.store.end_lease(context, id, because, after).await?;
+        self.step("lease_ended");
         self.ended(&ended);
         Ok(ended.lease)
     }

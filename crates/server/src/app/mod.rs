@@ -9,11 +9,12 @@ pub(crate) mod live;
 pub(crate) mod sandboxes;
 pub(crate) mod templates;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use cubicle_backend::Backend;
 use cubicle_guest::client::Guest;
-use cubicle_model::{Fault, NodeId, SandboxId, Timestamp};
+use cubicle_model::{ExecId, Fault, NodeId, SandboxId, Timestamp};
 use cubicle_store::{Actor, Context, Room, Store};
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
@@ -43,6 +44,7 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) keeper: Keeper,
     pub(crate) fanout: Fanout,
+    pub(crate) exec_turns: Mutex<HashMap<ExecId, Arc<tokio::sync::Mutex<()>>>>,
     /// Wakes whoever fills the pool and serves the queue.
     pub(crate) room_changed: Notify,
     /// Wakes whoever reads events.
@@ -80,6 +82,7 @@ impl App {
             metrics: Metrics::default(),
             keeper: Keeper::default(),
             fanout: Fanout::default(),
+            exec_turns: Mutex::default(),
             room_changed: Notify::new(),
             something_happened: tokio::sync::watch::Sender::new(0),
             tasks: TaskTracker::new(),
@@ -89,6 +92,11 @@ impl App {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.surroundings.now()
+    }
+
+    /// A moment at which being killed must not matter.
+    pub(crate) fn step(&self, name: &'static str) {
+        (self.surroundings.at_step)(name);
     }
 
     /// For what the server does by itself.

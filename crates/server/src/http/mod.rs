@@ -36,8 +36,8 @@ use crate::app::App;
 
 /// JSON bodies; files are streamed and have no limit of their own.
 const LARGEST_JSON: usize = 24 * 1024 * 1024;
-/// A client that is slower than this to send its headers is sent away.
-const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+/// A client that is slower than this to send its headers, or the next request, is sent away.
+const HEADER_PATIENCE: Duration = Duration::from_secs(30);
 const MOST_CONNECTIONS: usize = 10_000;
 
 #[derive(OpenApi)]

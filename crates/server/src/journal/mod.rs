@@ -185,6 +185,7 @@ impl App {
         let Some(bytes) = self.backend.journal(sandbox.id).await? else { return Ok(()) };
         let location = format!("journals/{subject}");
         let written = self.blobs.keep(&location, bytes).await?;
+        self.step("journal_kept");
         self.metrics.journal_kept(written.size);
         let context = self.own_context();
         let retention = jiff::SignedDuration::try_from(self.settings.journal_retention).unwrap_or_default();

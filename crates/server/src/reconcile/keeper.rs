@@ -119,7 +119,9 @@ impl App {
         let place = place.map_err(|bad| Fault::new(Kind::Invalid, bad.to_string()))?;
         let _turn = permit(&self.keeper.make).await?;
         let started = tokio::time::Instant::now();
+        self.step("sandbox_noted");
         self.backend.ensure(&place).await?;
+        self.step("sandbox_made");
         self.metrics.made(started.elapsed());
         debug!(sandbox = %id, took = ?started.elapsed(), "sandbox made");
         Ok(())
@@ -233,7 +235,9 @@ impl App {
             Step::Destroy => {
                 self.live.take_warm(id);
                 self.archive(sandbox).await?;
+                self.step("journal_noted");
                 self.destroy(id).await?;
+                self.step("sandbox_destroyed");
                 self.forget(id, generation).await
             }
             Step::Forget => self.forget(id, generation).await,

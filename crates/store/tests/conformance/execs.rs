@@ -24,8 +24,10 @@ fn exec(world: &World, lease: &Lease, sandbox: &Sandbox) -> Exec {
 pub(crate) async fn an_exec_is_begun_once_also_when_raced(world: World) {
     let (lease, sandbox) = world.leased(world.ask("acme")).await;
     let asked = exec(&world, &lease, &sandbox);
-    let outcomes = at_once((0..40).map(|_| {
-        let (store, context, asked) = (world.store.clone(), world.context(), asked.clone());
+    let second = world.another_server().await;
+    let outcomes = at_once((0..40).map(|number| {
+        let at = if number % 2 == 0 { &world } else { &second };
+        let (store, context, asked) = (at.store.clone(), at.context(), asked.clone());
         async move { store.begin_exec(context, asked).await.unwrap() }
     }))
     .await;

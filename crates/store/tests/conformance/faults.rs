@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use cubicle_model::{Fault, Kind};
-use cubicle_store::Store;
+use cubicle_store::{Repeat, Store};
 
 use crate::children::{child, said};
 use crate::postgresql::{Cluster, command};
-use crate::world::{Database, World, at_once, in_time, random, skipped};
+use crate::world::{Database, World, at_once, eventually, in_time, random, skipped};
 
 fn is_clear(fault: &Fault) {
     assert_eq!(fault.kind(), Kind::Unavailable, "{fault:?}");
@@ -72,8 +72,18 @@ fn a_postgresql_that_goes_away_is_told_and_works_again_when_it_is_back() {
             .collect();
         in_time(at_once(tasks))
     };
+    let reads = |world: &World| {
+        let tasks: Vec<_> = (0..12)
+            .map(|_| {
+                let store = world.store.clone();
+                async move { store.tenants(crate::world::page(10)).await }
+            })
+            .collect();
+        in_time(at_once(tasks))
+    };
     // Every connection of the pool is in use for once, so that every one of them breaks.
     asks(&world);
+    reads(&world);
     let before = in_time(world.all_sandboxes()).len();
     assert_eq!(before, 10);
     cluster.stop();
@@ -85,11 +95,49 @@ fn a_postgresql_that_goes_away_is_told_and_works_again_when_it_is_back() {
     // The very first request works: that its connection broke is nobody's business.
     in_time(world.store.ping()).unwrap();
     assert_eq!(in_time(world.all_sandboxes()).len(), before);
-    cluster.stop();
-    cluster.start();
+    // Nor that all of them broke, where nobody asked meanwhile.
+    for round in 0..3 {
+        reads(&world);
+        cluster.stop();
+        cluster.start();
+        for outcome in reads(&world) {
+            outcome.unwrap();
+        }
+        cluster.stop();
+        cluster.start();
+        let (store, context) = (world.store.clone(), world.context());
+        let subject = format!("round {round}");
+        in_time(store.record(context, "a".into(), subject, "ok".into(), None)).unwrap();
+    }
     for outcome in asks(&world) {
         outcome.unwrap();
     }
+}
+
+#[test]
+fn what_somebody_else_makes_at_the_same_moment_is_found_and_not_refused() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let url = cluster.fresh_database();
+    let at = Database::Postgres(url.clone());
+    let store = at.open().unwrap();
+    let world = in_time(World::new(at, store));
+    let mut somebody = postgres::Client::connect(&url, postgres::NoTls).unwrap();
+    let mut observer = postgres::Client::connect(&url, postgres::NoTls).unwrap();
+    let mut open = somebody.transaction().unwrap();
+    open.batch_execute("INSERT INTO repeatable VALUES ('acme', 'ada', 'k', 'f', 'theirs', 0)").unwrap();
+    let (store, now) = (world.store.clone(), world.now());
+    let once = std::thread::spawn(move || {
+        let (tenant, user) = (crate::world::name("acme"), crate::world::user("ada"));
+        in_time(store.once(tenant, user, "k".into(), "f".into(), "ours".into(), now))
+    });
+    // It has looked, found nothing, and waits for the same key.
+    eventually("the insert waits", || {
+        let waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO repeat%' \
+            AND datname = current_database()";
+        !observer.query(waits, &[]).unwrap().is_empty()
+    });
+    open.commit().unwrap();
+    assert_eq!(once.join().unwrap().unwrap(), Repeat::Again("theirs".into()));
 }
 
 #[test]
