@@ -166,20 +166,18 @@ impl App {
         debug!(exec = %id, sandbox = %exec.sandbox, lease = %exec.lease, request = %caller.request, "exec begins");
         let background = asked.background;
         let (started, begun) = oneshot::channel();
-        let app = Arc::clone(self);
-        let follow = self.tasks.spawn({
-            let exec = exec.clone();
+        let carry_out = {
+            let (app, exec) = (Arc::clone(self), exec.clone());
             async move { app.carry_out(guest, exec, asked, afterwards, started).await }
-        });
+        };
         if background {
+            self.tasks.spawn(carry_out);
             // Known to run, or known not to.
             begun.await.unwrap_or_else(|_| Err(Fault::new(Kind::Internal, "an exec was lost")))?;
             return Ok(Told { exec, output: None });
         }
-        let (ended, outcome) = follow
-            .await
-            .map_err(|error| Fault::new(Kind::Internal, "following an exec panicked").because(error))??;
-        Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output: Some(outcome) })
+        let (ended, output) = self.to_its_end(carry_out).await?;
+        Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output })
     }
 
     /// Starts an exec and follows it to its end.
@@ -190,26 +188,49 @@ impl App {
         asked: ExecRequest,
         afterwards: Afterwards,
         started: oneshot::Sender<Result<(), Fault>>,
-    ) -> Result<(Ended, Outcome), Fault> {
+    ) -> Result<(Ended, Option<Outcome>), Fault> {
         let limit = if asked.background { 0 } else { asked.output_limit };
         let limits = OutputLimits { stdout: limit, stderr: limit };
-        let run = async {
-            let stream = guest.exec(&asked.spec).await?;
-            self.step("exec_started");
-            // Whoever does not wait for it has gone.
-            let _ = started.send(Ok(()));
-            guest.gather(stream, limits).await
+        let stream = match guest.exec(&asked.spec).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                let fault = Fault::from(error);
+                info!(exec = %exec.id, error = %fault, "an exec was not started");
+                self.has_ended(exec.id, self.unknown_end(), afterwards);
+                return match asked.background {
+                    // Only one of the two listens.
+                    true => {
+                        let _ = started.send(Err(fault));
+                        Err(Fault::new(Kind::Invalid, "an exec was not started"))
+                    }
+                    false => Err(fault),
+                };
+            }
         };
-        let outcome = run.await;
-        let ended = match &outcome {
-            Ok(outcome) => self.ended_by(outcome),
-            Err(error) => self.never_known(error),
+        self.step("exec_started");
+        // Whoever does not wait for it has gone.
+        let _ = started.send(Ok(()));
+        let outcome = match guest.gather(stream, limits).await {
+            // Its sandbox was destroyed under it, or ended: the rest is in what was kept of it.
+            Err(ClientError::Unavailable(_)) => self.gather(&exec, limits).await,
+            outcome => outcome.map_err(Fault::from),
+        };
+        let (ended, outcome) = match outcome {
+            Ok(outcome) => (self.ended_by(&outcome), Some(outcome)),
+            Err(fault) => {
+                info!(exec = %exec.id, error = %fault, "an exec has no known end");
+                (self.unknown_end(), None)
+            }
         };
         self.step("exec_ended");
+        self.has_ended(exec.id, ended, afterwards);
+        Ok((ended, outcome))
+    }
+
+    /// Notes the end of an exec. Nobody need wait for what the journal says anyway.
+    fn has_ended(self: &Arc<Self>, id: ExecId, ended: Ended, afterwards: Afterwards) {
         self.metrics.exec_ended(ended.exit, ended.duration_us);
-        let app = Arc::clone(&self);
-        let id = exec.id;
-        // The caller need not wait for what the journal says anyway.
+        let app = Arc::clone(self);
         self.tasks.spawn(async move {
             app.note_end(id, ended).await;
             app.step("exec_end_noted");
@@ -217,10 +238,6 @@ impl App {
                 app.release_one_shot(lease).await;
             }
         });
-        match outcome {
-            Ok(outcome) => Ok((ended, outcome)),
-            Err(error) => Err(error.into()),
-        }
     }
 
     fn ended_by(&self, outcome: &Outcome) -> Ended {
@@ -234,11 +251,6 @@ impl App {
     }
 
     /// Of an exec that was refused, or whose sandbox ended under it.
-    fn never_known(&self, error: &ClientError) -> Ended {
-        info!(error = %error, "an exec has no known end");
-        self.unknown_end()
-    }
-
     fn unknown_end(&self) -> Ended {
         Ended { at: self.now(), exit: Exit::Unknown, stdout_bytes: 0, stderr_bytes: 0, duration_us: 0 }
     }

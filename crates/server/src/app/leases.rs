@@ -153,15 +153,12 @@ impl App {
         };
         let leased = self.live.admit(&lease, sandbox.id);
         // A client that hangs up does not leave a sandbox half-made.
-        let app = Arc::clone(self);
-        let prepare = self.tasks.spawn({
-            let leased = Arc::clone(&leased);
+        let prepare = {
+            let (app, leased) = (Arc::clone(self), Arc::clone(&leased));
             let (lease, gifts) = (lease.clone(), asked.gifts);
             async move { app.prepare(&leased, &lease, sandbox, target, gifts).await }
-        });
-        prepare
-            .await
-            .map_err(|error| Fault::new(Kind::Internal, "preparing a sandbox panicked").because(error))??;
+        };
+        self.to_its_end(prepare).await?;
         self.metrics.acquired(lease.admission, started.elapsed());
         Ok(Granted::Ready { lease, leased })
     }

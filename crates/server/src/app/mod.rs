@@ -8,6 +8,7 @@ pub(crate) mod leases;
 pub(crate) mod live;
 pub(crate) mod sandboxes;
 pub(crate) mod templates;
+mod to_its_end;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,7 @@ use crate::surroundings::Surroundings;
 pub(crate) use caller::Caller;
 use live::Live;
 use templates::Templates;
+use to_its_end::ToItsEnd;
 
 pub(crate) struct App {
     pub(crate) store: Store,
@@ -120,6 +122,14 @@ impl App {
     pub(crate) async fn guest(&self, id: SandboxId) -> Result<Guest, Fault> {
         let random = Arc::clone(&self.surroundings.random);
         cubicle_backend::reach::guest(Arc::clone(&self.backend), id, move |bytes| random(bytes)).await
+    }
+
+    /// Does work to its end, also when whoever asked for it hangs up.
+    pub(crate) fn to_its_end<Work: Future<Output: Send> + Send + 'static>(
+        &self,
+        work: Work,
+    ) -> ToItsEnd<Work> {
+        ToItsEnd::new(work, &self.tasks)
     }
 
     /// Waits for what is under way; sandboxes and their execs go on.

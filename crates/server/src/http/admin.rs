@@ -144,7 +144,7 @@ pub(super) struct Deeds {
 }
 
 /// Who did what
-#[utoipa::path(get, path = "/audit", tag = "administration", params(Deeds, Paging),
+#[utoipa::path(get, operation_id = "list_audit", path = "/audit", tag = "administration", params(Deeds, Paging),
     responses((status = 200, body = api::Page<api::AuditEntry>), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn audit(
     State(app): State<Arc<App>>,

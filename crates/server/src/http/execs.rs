@@ -51,7 +51,7 @@ pub(super) struct Grace {
 /// Run something in a sandbox
 ///
 /// Answers when it has ended, or with `background` as soon as it has started. A repeated `exec_id` never runs twice.
-#[utoipa::path(post, path = "/sandboxes/{sandbox_id}/execs", tag = "execs", params(("sandbox_id" = String, Path),
+#[utoipa::path(post, operation_id = "create_exec", path = "/sandboxes/{sandbox_id}/execs", tag = "execs", params(("sandbox_id" = String, Path),
         ("idempotency-key" = Option<String>, Header, description = "Makes the call repeatable, as `exec_id` does")),
     request_body = api::CreateExec,
     responses((status = 200, description = "It has ended", body = api::Exec), (status = 201, description = "It has started", body = api::Exec),
@@ -84,7 +84,7 @@ pub(super) async fn create(
 /// Run something in a sandbox of its own
 ///
 /// Lease, exec and release in one call.
-#[utoipa::path(post, path = "/execs", tag = "execs", request_body = api::CreateOneShot,
+#[utoipa::path(post, operation_id = "run_once", path = "/execs", tag = "execs", request_body = api::CreateOneShot,
     params(("idempotency-key" = Option<String>, Header, description = "Makes the call repeatable")),
     responses((status = 200, description = "It has ended", body = api::Exec), (status = 201, description = "It has started", body = api::Exec),
         (status = "default", body = api::ErrorBody)))]
@@ -131,7 +131,7 @@ pub(super) async fn one_shot(
 }
 
 /// List execs of a sandbox
-#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/execs", tag = "execs", params(("sandbox_id" = String, Path), Filter, Paging),
+#[utoipa::path(get, operation_id = "list_sandbox_execs", path = "/sandboxes/{sandbox_id}/execs", tag = "execs", params(("sandbox_id" = String, Path), Filter, Paging),
     responses((status = 200, body = api::Page<api::Exec>), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn list_of_sandbox(
     State(app): State<Arc<App>>,
@@ -146,7 +146,7 @@ pub(super) async fn list_of_sandbox(
 }
 
 /// List execs
-#[utoipa::path(get, path = "/execs", tag = "execs", params(Filter, Paging),
+#[utoipa::path(get, operation_id = "list_execs", path = "/execs", tag = "execs", params(Filter, Paging),
     responses((status = 200, body = api::Page<api::Exec>), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
@@ -160,7 +160,7 @@ pub(super) async fn list(
 }
 
 /// Get an exec
-#[utoipa::path(get, path = "/execs/{exec_id}", tag = "execs", params(("exec_id" = String, Path)),
+#[utoipa::path(get, operation_id = "get_exec", path = "/execs/{exec_id}", tag = "execs", params(("exec_id" = String, Path)),
     responses((status = 200, body = api::Exec), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
@@ -174,7 +174,7 @@ pub(super) async fn get(
 ///
 /// From any seq on, while it runs and afterwards, as `text/event-stream` (resumable by `Last-Event-ID`),
 /// `application/x-ndjson`, or plain bytes.
-#[utoipa::path(get, path = "/execs/{exec_id}/output", tag = "execs", params(("exec_id" = String, Path), stream::From),
+#[utoipa::path(get, operation_id = "read_output", path = "/execs/{exec_id}/output", tag = "execs", params(("exec_id" = String, Path), stream::From),
     responses((status = 200, description = "Frames, or bytes", content((api::OutputFrame = "text/event-stream"),
         (api::OutputFrame = "application/x-ndjson"), (String = "text/plain"))), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn output(
@@ -189,7 +189,7 @@ pub(super) async fn output(
 }
 
 /// Write to an exec's standard input
-#[utoipa::path(post, path = "/execs/{exec_id}/stdin", tag = "execs", params(("exec_id" = String, Path), Close),
+#[utoipa::path(post, operation_id = "write_stdin", path = "/execs/{exec_id}/stdin", tag = "execs", params(("exec_id" = String, Path), Close),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 204, description = "Taken"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn stdin(
@@ -204,7 +204,7 @@ pub(super) async fn stdin(
 }
 
 /// Send a signal to an exec
-#[utoipa::path(post, path = "/execs/{exec_id}/signal", tag = "execs", params(("exec_id" = String, Path)), request_body = api::Signal,
+#[utoipa::path(post, operation_id = "signal_exec", path = "/execs/{exec_id}/signal", tag = "execs", params(("exec_id" = String, Path)), request_body = api::Signal,
     responses((status = 204, description = "Sent"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn signal(
     State(app): State<Arc<App>>,
@@ -219,7 +219,7 @@ pub(super) async fn signal(
 }
 
 /// Change the size of an exec's terminal
-#[utoipa::path(post, path = "/execs/{exec_id}/resize", tag = "execs", params(("exec_id" = String, Path)), request_body = api::Resize,
+#[utoipa::path(post, operation_id = "resize_exec", path = "/execs/{exec_id}/resize", tag = "execs", params(("exec_id" = String, Path)), request_body = api::Resize,
     responses((status = 204, description = "Changed"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn resize(
     State(app): State<Arc<App>>,
@@ -234,7 +234,7 @@ pub(super) async fn resize(
 /// End an exec
 ///
 /// The whole tree: TERM, a grace, KILL. One that has ended stays as it is.
-#[utoipa::path(delete, path = "/execs/{exec_id}", tag = "execs", params(("exec_id" = String, Path), Grace),
+#[utoipa::path(delete, operation_id = "end_exec", path = "/execs/{exec_id}", tag = "execs", params(("exec_id" = String, Path), Grace),
     responses((status = 204, description = "Ended"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn end(
     State(app): State<Arc<App>>,

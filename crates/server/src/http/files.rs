@@ -60,7 +60,7 @@ fn workspace() -> String {
 /// Read a file
 ///
 /// With `Range: bytes=…` a part of it.
-#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), At),
+#[utoipa::path(get, operation_id = "read_file", path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), At),
     responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 206, description = "A part", body = Vec<u8>, content_type = "application/octet-stream"),
         (status = "default", body = api::ErrorBody)))]
@@ -109,7 +109,7 @@ pub(super) async fn read(
 /// Write a file
 ///
 /// Replaces what is there in one step, or not at all.
-#[utoipa::path(put, path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), Write),
+#[utoipa::path(put, operation_id = "write_file", path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), Write),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = api::Entry), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn write(
@@ -147,7 +147,7 @@ pub(super) struct Remove {
 }
 
 /// Remove a file or a directory
-#[utoipa::path(delete, path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), Remove),
+#[utoipa::path(delete, operation_id = "remove_file", path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), Remove),
     responses((status = 204, description = "Removed"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
@@ -163,7 +163,7 @@ pub(super) async fn remove(
 }
 
 /// List a directory
-#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files/list", tag = "files", params(("sandbox_id" = String, Path), Below),
+#[utoipa::path(get, operation_id = "list_files", path = "/sandboxes/{sandbox_id}/files/list", tag = "files", params(("sandbox_id" = String, Path), Below),
     responses((status = 200, body = api::Listing), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
@@ -181,7 +181,7 @@ pub(super) async fn list(
 }
 
 /// What is at a path
-#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files/stat", tag = "files", params(("sandbox_id" = String, Path), At),
+#[utoipa::path(get, operation_id = "stat_file", path = "/sandboxes/{sandbox_id}/files/stat", tag = "files", params(("sandbox_id" = String, Path), At),
     responses((status = 200, body = api::Entry), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn stat(
     State(app): State<Arc<App>>,
@@ -210,7 +210,7 @@ pub(super) async fn make_directory(
 }
 
 /// Move a file or a directory
-#[utoipa::path(post, path = "/sandboxes/{sandbox_id}/files/move", tag = "files", params(("sandbox_id" = String, Path)),
+#[utoipa::path(post, operation_id = "move_file", path = "/sandboxes/{sandbox_id}/files/move", tag = "files", params(("sandbox_id" = String, Path)),
     request_body = api::Move, responses((status = 204, description = "Moved"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn rename(
     State(app): State<Arc<App>>,
@@ -226,7 +226,7 @@ pub(super) async fn rename(
 }
 
 /// Unpack a tar archive into a directory
-#[utoipa::path(put, path = "/sandboxes/{sandbox_id}/files/archive", tag = "files", params(("sandbox_id" = String, Path), At),
+#[utoipa::path(put, operation_id = "unpack_archive", path = "/sandboxes/{sandbox_id}/files/archive", tag = "files", params(("sandbox_id" = String, Path), At),
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, body = api::Unpacked), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn unpack(
@@ -250,7 +250,7 @@ pub(super) async fn unpack(
 }
 
 /// A directory as a tar archive
-#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files/archive", tag = "files", params(("sandbox_id" = String, Path), At),
+#[utoipa::path(get, operation_id = "pack_archive", path = "/sandboxes/{sandbox_id}/files/archive", tag = "files", params(("sandbox_id" = String, Path), At),
     responses((status = 200, body = Vec<u8>, content_type = "application/x-tar"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn pack(
     State(app): State<Arc<App>>,
@@ -266,7 +266,7 @@ pub(super) async fn pack(
 /// Watch a directory
 ///
 /// Changes as NDJSON, as they happen.
-#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/files/watch", tag = "files", params(("sandbox_id" = String, Path), Below),
+#[utoipa::path(get, operation_id = "watch_files", path = "/sandboxes/{sandbox_id}/files/watch", tag = "files", params(("sandbox_id" = String, Path), Below),
     responses((status = 200, body = Object, content_type = "application/x-ndjson"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn watch(
     State(app): State<Arc<App>>,

@@ -26,7 +26,7 @@ pub(super) struct Filter {
 ///
 /// Idempotent for (user, workflow, request), or for an `Idempotency-Key`. The answer comes at once: `warm`, `cold`, in the
 /// queue with its position, or the error `full`.
-#[utoipa::path(post, path = "/leases", tag = "leases", request_body = api::CreateLease,
+#[utoipa::path(post, operation_id = "acquire_lease", path = "/leases", tag = "leases", request_body = api::CreateLease,
     params(("idempotency-key" = Option<String>, Header, description = "Makes the call repeatable, as `request` does")),
     responses((status = 201, body = api::Lease), (status = 200, description = "The same was asked for before", body = api::Lease),
         (status = 202, description = "Waits in the queue", body = api::Lease), (status = "default", body = api::ErrorBody)))]
@@ -58,7 +58,7 @@ pub(super) async fn create(
 }
 
 /// List leases
-#[utoipa::path(get, path = "/leases", tag = "leases", params(Filter, Paging),
+#[utoipa::path(get, operation_id = "list_leases", path = "/leases", tag = "leases", params(Filter, Paging),
     responses((status = 200, body = api::Page<api::Lease>), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
@@ -72,7 +72,7 @@ pub(super) async fn list(
 }
 
 /// Get a lease
-#[utoipa::path(get, path = "/leases/{lease_id}", tag = "leases", params(("lease_id" = String, Path)),
+#[utoipa::path(get, operation_id = "get_lease", path = "/leases/{lease_id}", tag = "leases", params(("lease_id" = String, Path)),
     responses((status = 200, body = api::Lease), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
@@ -89,7 +89,7 @@ pub(super) async fn get(
 }
 
 /// Renew a lease
-#[utoipa::path(post, path = "/leases/{lease_id}/heartbeat", tag = "leases", params(("lease_id" = String, Path)),
+#[utoipa::path(post, operation_id = "renew_lease", path = "/leases/{lease_id}/heartbeat", tag = "leases", params(("lease_id" = String, Path)),
     responses((status = 200, body = api::Lease), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn heartbeat(
     State(app): State<Arc<App>>,
@@ -103,7 +103,7 @@ pub(super) async fn heartbeat(
 /// Give a lease back
 ///
 /// Its sandbox is destroyed, unless its template says otherwise. Twice is as good as once.
-#[utoipa::path(delete, path = "/leases/{lease_id}", tag = "leases", params(("lease_id" = String, Path)),
+#[utoipa::path(delete, operation_id = "release_lease", path = "/leases/{lease_id}", tag = "leases", params(("lease_id" = String, Path)),
     responses((status = 200, body = api::Lease), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn release(
     State(app): State<Arc<App>>,

@@ -34,8 +34,6 @@ use utoipa_axum::routes;
 
 use crate::app::App;
 
-/// JSON bodies; files are streamed and have no limit of their own.
-const LARGEST_JSON: usize = 24 * 1024 * 1024;
 /// A client that is slower than this to send its headers, or the next request, is sent away.
 const HEADER_PATIENCE: Duration = Duration::from_secs(30);
 const MOST_CONNECTIONS: usize = 10_000;
@@ -121,7 +119,7 @@ pub(crate) fn routes(app: &Arc<App>) -> Router {
         .merge(ports::routes())
         .route("/api/v1/openapi.json", axum::routing::get(move || system::openapi(Arc::clone(&document))))
         .fallback(system::nothing_here)
-        .layer(DefaultBodyLimit::max(LARGEST_JSON))
+        .layer(DefaultBodyLimit::max(request::LARGEST_JSON))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), gate::gate))
         .with_state(Arc::clone(app))
 }

@@ -42,7 +42,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 /// A link to a port of a sandbox that needs no key
-#[utoipa::path(post, path = "/sandboxes/{sandbox_id}/previews/{port}", tag = "sandboxes",
+#[utoipa::path(post, operation_id = "create_preview", path = "/sandboxes/{sandbox_id}/previews/{port}", tag = "sandboxes",
     params(("sandbox_id" = String, Path), ("port" = u16, Path), Lasting),
     responses((status = 200, body = api::PortLink), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn link(

@@ -2,18 +2,23 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use cubicle_model::{Fault, Kind};
 use cubicle_store::Page;
+use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 use crate::app::Caller;
+
+/// JSON bodies; files are streamed and have no limit of their own.
+pub(super) const LARGEST_JSON: usize = 24 * 1024 * 1024;
+const MOST_DISCARDED: usize = 256 * 1024 * 1024;
+const BODY_PATIENCE: Duration = Duration::from_secs(120);
 
 fn invalid(text: impl Into<String>) -> Problem {
     Problem::from(Fault::new(Kind::Invalid, text))
@@ -25,8 +30,8 @@ pub(crate) struct Json<T>(pub(crate) T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| too_large(&rejection))?;
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let bytes = body(request).await?;
         if bytes.is_empty() {
             return Err(invalid("the body is empty; JSON is expected"));
         }
@@ -49,8 +54,8 @@ pub(crate) struct MaybeJson<T>(pub(crate) T);
 impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| too_large(&rejection))?;
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let bytes = body(request).await?;
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
@@ -58,15 +63,37 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson
     }
 }
 
-pub(crate) fn too_large(rejection: &BytesRejection) -> Problem {
-    match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::with_status(
-            Fault::new(Kind::Invalid, "the body is too large")
+/// The whole body. One that is too large is read on for a while, because a client that is still sending does not hear the
+/// answer.
+async fn body(request: Request) -> Result<Vec<u8>, Problem> {
+    let mut pieces = request.into_body().into_data_stream();
+    let (mut bytes, mut length) = (Vec::new(), 0);
+    let reading = async {
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|_| invalid("the body cannot be read"))?;
+            length += piece.len();
+            match length {
+                ..=LARGEST_JSON => bytes.extend_from_slice(&piece),
+                ..=MOST_DISCARDED => bytes = Vec::new(),
+                _ => break,
+            }
+        }
+        Ok(())
+    };
+    tokio::time::timeout(BODY_PATIENCE, reading).await.unwrap_or_else(|_| {
+        Err(Problem::with_status(
+            Fault::new(Kind::Invalid, "the body did not come in time"),
+            StatusCode::REQUEST_TIMEOUT,
+        ))
+    })?;
+    if length > LARGEST_JSON {
+        return Err(Problem::with_status(
+            Fault::new(Kind::Invalid, format!("the body is too large: {LARGEST_JSON} bytes are possible"))
                 .hint("write large files through /files, which streams them"),
             StatusCode::PAYLOAD_TOO_LARGE,
-        ),
-        _ => invalid("the body cannot be read"),
+        ));
     }
+    Ok(bytes)
 }
 
 /// The query of a request.

@@ -23,7 +23,7 @@ pub(super) struct Filter {
 }
 
 /// List sandboxes
-#[utoipa::path(get, path = "/sandboxes", tag = "sandboxes", params(Filter, Paging),
+#[utoipa::path(get, operation_id = "list_sandboxes", path = "/sandboxes", tag = "sandboxes", params(Filter, Paging),
     responses((status = 200, body = api::Page<api::Sandbox>), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
@@ -37,7 +37,7 @@ pub(super) async fn list(
 }
 
 /// Get a sandbox
-#[utoipa::path(get, path = "/sandboxes/{sandbox_id}", tag = "sandboxes", params(("sandbox_id" = String, Path)),
+#[utoipa::path(get, operation_id = "get_sandbox", path = "/sandboxes/{sandbox_id}", tag = "sandboxes", params(("sandbox_id" = String, Path)),
     responses((status = 200, body = api::Sandbox), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
@@ -52,7 +52,7 @@ pub(super) async fn get(
 }
 
 /// The isolation receipt of a sandbox
-#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/receipt", tag = "sandboxes", params(("sandbox_id" = String, Path)),
+#[utoipa::path(get, operation_id = "get_receipt", path = "/sandboxes/{sandbox_id}/receipt", tag = "sandboxes", params(("sandbox_id" = String, Path)),
     responses((status = 200, body = Object), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn receipt(
     State(app): State<Arc<App>>,
@@ -63,7 +63,7 @@ pub(super) async fn receipt(
 }
 
 /// What a sandbox says of itself
-#[utoipa::path(get, path = "/sandboxes/{sandbox_id}/metrics", tag = "sandboxes", params(("sandbox_id" = String, Path)),
+#[utoipa::path(get, operation_id = "get_sandbox_metrics", path = "/sandboxes/{sandbox_id}/metrics", tag = "sandboxes", params(("sandbox_id" = String, Path)),
     responses((status = 200, body = api::SandboxMetrics), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn metrics(
     State(app): State<Arc<App>>,

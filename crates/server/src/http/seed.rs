@@ -14,7 +14,7 @@ use crate::app::leases::{Gifts, LeaseRequest};
 use crate::app::{App, Caller};
 
 /// Acquire a lease (sandbox manager)
-#[utoipa::path(post, path = "/sandboxes/leases", tag = "sandbox manager", request_body = api::AcquireLease,
+#[utoipa::path(post, operation_id = "manager_acquire_lease", path = "/sandboxes/leases", tag = "sandbox manager", request_body = api::AcquireLease,
     responses((status = 200, body = api::AcquiredLease), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
@@ -42,7 +42,7 @@ pub(super) async fn acquire(
 }
 
 /// Give a lease back (sandbox manager)
-#[utoipa::path(delete, path = "/sandboxes/leases/{lease_id}", tag = "sandbox manager", params(("lease_id" = String, Path)),
+#[utoipa::path(delete, operation_id = "manager_release_lease", path = "/sandboxes/leases/{lease_id}", tag = "sandbox manager", params(("lease_id" = String, Path)),
     responses((status = 204, description = "Given back"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn release(
     State(app): State<Arc<App>>,

@@ -160,7 +160,7 @@ fn as_json(frame: &OwnedFrame) -> String {
 /// Follow events
 ///
 /// What happens to the tenant's objects, as SSE or NDJSON; resumable by `Last-Event-ID`.
-#[utoipa::path(get, path = "/events", tag = "events", params(After),
+#[utoipa::path(get, operation_id = "follow_events", path = "/events", tag = "events", params(After),
     responses((status = 200, content((api::Event = "text/event-stream"), (api::Event = "application/x-ndjson"))),
         (status = "default", body = api::ErrorBody)))]
 pub(super) async fn events(
@@ -183,7 +183,7 @@ pub(super) async fn events(
 /// Everything about one exec, lease or sandbox
 ///
 /// Of an exec its output, of anything else its events, as SSE.
-#[utoipa::path(get, path = "/api/stream/{id}", tag = "events", params(("id" = String, Path), From),
+#[utoipa::path(get, operation_id = "follow_object", path = "/api/stream/{id}", tag = "events", params(("id" = String, Path), From),
     responses((status = 200, content((api::Event = "text/event-stream"))), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn everything(
     State(app): State<Arc<App>>,

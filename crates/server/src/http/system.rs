@@ -43,7 +43,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Reply<api
 
 /// Metrics for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "system", security(()),
-    responses((status = 200, body = String, content_type = "text/plain"), (status = "default", body = api::ErrorBody)))]
+    responses((status = 200, body = String, content_type = "application/openmetrics-text"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Answer<Response> {
     let (active, waiting) = app.store.count_leases(app.node).await?;
     let idle: u64 = app.store.idle(app.node).await?;

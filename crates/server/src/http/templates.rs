@@ -22,7 +22,7 @@ pub(super) struct Shared {
 }
 
 /// List templates
-#[utoipa::path(get, path = "/templates", tag = "templates", params(Paging),
+#[utoipa::path(get, operation_id = "list_templates", path = "/templates", tag = "templates", params(Paging),
     responses((status = 200, body = api::Page<api::Template>), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
@@ -37,7 +37,7 @@ pub(super) async fn list(
 /// Get a template
 ///
 /// The tenant's own, or else everybody's.
-#[utoipa::path(get, path = "/templates/{name}", tag = "templates", params(("name" = String, Path)),
+#[utoipa::path(get, operation_id = "get_template", path = "/templates/{name}", tag = "templates", params(("name" = String, Path)),
     responses((status = 200, body = api::Template), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn get(
     State(app): State<Arc<App>>,
@@ -51,7 +51,7 @@ pub(super) async fn get(
 /// Make or replace a template
 ///
 /// With `If-Match` only the version that was seen is replaced; with `If-None-Match: *` nothing is.
-#[utoipa::path(put, path = "/templates/{name}", tag = "templates", request_body = api::PutTemplate,
+#[utoipa::path(put, operation_id = "put_template", path = "/templates/{name}", tag = "templates", request_body = api::PutTemplate,
     params(("name" = String, Path), Shared, ("if-match" = Option<String>, Header, description = "The ETag that was seen")),
     responses((status = 200, body = api::Template), (status = 201, body = api::Template), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn put(
@@ -68,7 +68,7 @@ pub(super) async fn put(
 }
 
 /// Delete a template
-#[utoipa::path(delete, path = "/templates/{name}", tag = "templates",
+#[utoipa::path(delete, operation_id = "delete_template", path = "/templates/{name}", tag = "templates",
     params(("name" = String, Path), Shared, ("if-match" = Option<String>, Header, description = "The ETag that was seen")),
     responses((status = 204, description = "Deleted"), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn delete(

@@ -1,0 +1,37 @@
+//! The committed document is the one that the server serves.
+
+#[test]
+fn the_committed_openapi_document_is_the_served_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/openapi.json");
+    let served = cubicle_server::openapi().to_pretty_json().expect("a document has a JSON form") + "\n";
+    #[expect(clippy::disallowed_methods, reason = "a person asks for the new text")]
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, &served).expect("the document can be written");
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        committed == served,
+        "docs/reference/openapi.json is not what the server serves: run UPDATE=1 cargo test -p cubicle-server"
+    );
+}
+
+#[test]
+fn every_operation_documents_its_errors_and_has_a_name_of_its_own() {
+    let document = serde_json::to_value(cubicle_server::openapi()).expect("a document has a JSON form");
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut names = std::collections::BTreeMap::new();
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in operations.as_object().expect("operations") {
+            let name = operation["operationId"].as_str().expect("an operation has a name").to_owned();
+            let here = format!("{method} {path}");
+            if let Some(there) = names.insert(name.clone(), here.clone()) {
+                panic!("{here} and {there} are both called {name}");
+            }
+            let open = ["/health", "/ready"].contains(&path.as_str());
+            assert!(
+                open || operation["responses"]["default"].is_object(),
+                "{here} does not document its errors"
+            );
+        }
+    }
+}
