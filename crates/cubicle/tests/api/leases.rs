@@ -205,3 +205,24 @@ fn the_sandbox_managers_dialect_keeps_its_exact_form() {
     assert_eq!(server.delete(&path).status, 204);
     assert_eq!(server.delete(&path).status, 204);
 }
+
+#[test]
+fn the_pool_is_kept_at_its_size_with_fresh_sandboxes() {
+    let Some(server) = Server::start_with(&["--pool-size", "3"]) else { return };
+    let idle = || -> std::collections::BTreeSet<String> {
+        let all = server.get("/api/v1/sandboxes?state=idle").ok();
+        let items = all["items"].as_array().expect("items").clone();
+        items.iter().map(|sandbox| sandbox["sandbox_id"].as_str().expect("an id").to_owned()).collect()
+    };
+    let before = eventually("a full pool", || Some(idle()).filter(|idle| idle.len() == 3));
+    let (lease, sandbox) = server.lease(&json!({}));
+    assert!(before.contains(&sandbox), "a lease did not take a ready sandbox");
+    let refilled = eventually("a pool that is full again", || Some(idle()).filter(|idle| idle.len() >= 3));
+    assert!(!refilled.contains(&sandbox));
+    server.delete(&format!("/api/v1/leases/{lease}")).ok();
+    eventually("a destroyed sandbox", || {
+        let state = server.get(&format!("/api/v1/sandboxes/{sandbox}")).ok()["state"].clone();
+        (state == "gone").then_some(())
+    });
+    assert!(!idle().contains(&sandbox), "a used sandbox went back into the pool");
+}
