@@ -1,15 +1,27 @@
 //! One module per command.
 
+pub(crate) mod audit;
 pub(crate) mod completions;
+pub(crate) mod cp;
 pub(crate) mod doctor;
+pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod first_run;
 pub(crate) mod gc;
+pub(crate) mod keys;
+pub(crate) mod kill;
+pub(crate) mod lease;
+pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod ps;
 pub(crate) mod receipt;
+pub(crate) mod reference;
 mod result;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod shell;
+pub(crate) mod template;
+pub(crate) mod tenant;
 pub(crate) mod up;
 
 use std::io::{self, Write};

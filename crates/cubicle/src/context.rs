@@ -7,9 +7,9 @@ use cubicle_backend::{Backend, Seen};
 use cubicle_guest::client::Guest;
 use cubicle_model::{Fault, Kind, SandboxId};
 
-use crate::args::Places;
+use crate::args::{Places, ServerOptions};
 use crate::environment::Environment;
-use crate::settings::Settings;
+use crate::settings::{Server, Settings};
 use crate::{data_dir, local};
 
 #[derive(Debug)]
@@ -22,9 +22,20 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(places: &Places, environment: Environment) -> Result<Self, Fault> {
+    pub(crate) fn new(
+        places: &Places,
+        server: &ServerOptions,
+        environment: Environment,
+    ) -> Result<Self, Fault> {
         let root = rustix::process::geteuid().is_root();
-        let settings = Settings::load(places.config.as_deref(), &environment, root)?;
+        let mut settings = Settings::load(places.config.as_deref(), &environment, root)?;
+        let asked = Server {
+            url: server.server.clone(),
+            key: server.key.clone(),
+            key_file: server.key_file.clone(),
+            ..Server::default()
+        };
+        settings.server = asked.over(settings.server);
         let asked = places.data_dir.as_deref().or(settings.data_dir.as_deref());
         let data_dir = data_dir::choose(asked, &environment, root)?;
         Ok(Self { environment, settings, data_dir, named: places.data_dir.is_some() })

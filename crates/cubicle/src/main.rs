@@ -5,6 +5,7 @@ mod attend;
 mod bench;
 mod commands;
 mod context;
+mod control_plane;
 mod data_dir;
 mod environment;
 mod failure;
@@ -12,8 +13,11 @@ mod input;
 mod local;
 mod log;
 mod output;
+mod progress;
 mod settings;
 mod signals;
+mod table;
+mod target;
 mod terminal;
 mod values;
 
@@ -50,8 +54,10 @@ fn main() {
 }
 
 fn carry_out(cli: Cli) -> Result<Ending, Failure> {
-    if let Verb::Completions { shell } = cli.command {
-        return Ok(commands::completions::completions(shell)?);
+    match cli.command {
+        Verb::Completions { shell } => return Ok(commands::completions::completions(shell)?),
+        Verb::Reference { of } => return Ok(commands::reference::reference(of)?),
+        _ => {}
     }
     // A server has many callers; everything else waits for one thing at a time.
     let mut builder = match cli.command {
@@ -69,7 +75,7 @@ fn carry_out(cli: Cli) -> Result<Ending, Failure> {
 }
 
 async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
-    let context = Context::new(&cli.places, Environment::read())?;
+    let context = Context::new(&cli.places, &cli.server, Environment::read())?;
     Ok(match &cli.command {
         Verb::Run(args) => commands::run::run(args, &context).await?,
         Verb::Exec(args) => commands::exec::exec(args, &context).await?,
@@ -80,7 +86,19 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Doctor(args) => commands::doctor::doctor(args, &context).await?,
         Verb::Bench(args) => bench::bench(args, &context).await?,
         Verb::Up(args) => commands::up::up(args, &context).await?,
+        Verb::Shell(args) => commands::shell::shell(args, &context).await?,
+        Verb::Cp(args) => commands::cp::cp(args, &context).await?,
+        Verb::Logs(args) => commands::logs::logs(args, &context).await?,
+        Verb::Ps(args) => commands::ps::ps(args, &context).await?,
+        Verb::Kill(args) => commands::kill::kill(args, &context).await?,
+        Verb::Lease(verb) => commands::lease::lease(verb, &context).await?,
+        Verb::Events(args) => commands::events::events(args, &context).await?,
+        Verb::Keys(verb) => commands::keys::keys(verb, &context).await?,
+        Verb::Audit(verb) => commands::audit::audit(verb, &context).await?,
+        Verb::Template(verb) => commands::template::template(verb, &context).await?,
+        Verb::Tenant(verb) => commands::tenant::tenant(verb, &context).await?,
         Verb::FirstRun => commands::first_run::first_run(&context).await?,
         Verb::Completions { shell } => commands::completions::completions(*shell)?,
+        Verb::Reference { of } => commands::reference::reference(*of)?,
     })
 }

@@ -2,12 +2,14 @@
 //! nearest known one.
 
 mod file;
+mod keys;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use cubicle_api::client::{Address, Secret};
 use cubicle_model::isolation::choose;
 use cubicle_model::limits::ByteSize;
 use cubicle_model::{Fault, Isolation, Kind, LimitRequest, Limits, Trust};
@@ -15,42 +17,11 @@ use cubicle_model::{Fault, Isolation, Kind, LimitRequest, Limits, Trust};
 use crate::args::SandboxOptions;
 use crate::environment::Environment;
 use crate::values::{Cores, Span};
-
-/// Every key, as it is spelled in `cubicle.toml`. The variable of `limits.memory` is `CUBICLE_MEMORY`.
-const KEYS: [Key; 24] = [
-    Key { path: "data_dir", variable: "CUBICLE_DATA_DIR" },
-    Key { path: "isolation", variable: "CUBICLE_ISOLATION" },
-    Key { path: "trust", variable: "CUBICLE_TRUST" },
-    Key { path: "limits.memory", variable: "CUBICLE_MEMORY" },
-    Key { path: "limits.cpus", variable: "CUBICLE_CPUS" },
-    Key { path: "limits.pids", variable: "CUBICLE_PIDS" },
-    Key { path: "limits.workspace_size", variable: "CUBICLE_WORKSPACE_SIZE" },
-    Key { path: "limits.tmp_size", variable: "CUBICLE_TMP_SIZE" },
-    Key { path: "limits.open_files", variable: "CUBICLE_OPEN_FILES" },
-    Key { path: "limits.wall_time", variable: "CUBICLE_WALL_TIME" },
-    Key { path: "limits.journal_size", variable: "CUBICLE_JOURNAL_SIZE" },
-    Key { path: "server.listen", variable: "CUBICLE_LISTEN" },
-    Key { path: "server.address", variable: "CUBICLE_ADDRESS" },
-    Key { path: "server.db_url", variable: "DB_URL" },
-    Key { path: "server.capacity", variable: "CUBICLE_CAPACITY" },
-    Key { path: "server.longest_queue", variable: "CUBICLE_LONGEST_QUEUE" },
-    Key { path: "server.pool_size", variable: "POOL_SIZE" },
-    Key { path: "server.image", variable: "SANDBOX_IMAGE" },
-    Key { path: "server.lease_ttl", variable: "LEASE_TTL_SECONDS" },
-    Key { path: "server.sandbox_timeout", variable: "SANDBOX_TIMEOUT_SECONDS" },
-    Key { path: "server.journal_retention", variable: "CUBICLE_JOURNAL_RETENTION" },
-    Key { path: "server.record_retention", variable: "CUBICLE_RECORD_RETENTION" },
-    Key { path: "server.requests_per_second", variable: "CUBICLE_REQUESTS_PER_SECOND" },
-    Key { path: "server.log", variable: "CUBICLE_LOG" },
-];
+pub(crate) use keys::reference;
+use keys::{KEYS, Key};
 
 /// Names the file itself, so it is no key of the file.
 const CONFIG_VARIABLE: &str = "CUBICLE_CONFIG";
-
-struct Key {
-    path: &'static str,
-    variable: &'static str,
-}
 
 /// What one source says; the next one fills what is absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,9 +33,12 @@ pub(crate) struct Settings {
     pub(crate) server: Server,
 }
 
-/// What a server is told; everything has a default.
+/// What a server is told, and which one is asked; everything has a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Server {
+    pub(crate) url: Option<Address>,
+    pub(crate) key: Option<Secret>,
+    pub(crate) key_file: Option<PathBuf>,
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) address: Option<String>,
     pub(crate) db_url: Option<String>,
@@ -82,7 +56,15 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn over(self, below: Self) -> Self {
+        // A key that is named here is not hidden by one that is named below in the other way.
+        let (key, key_file) = match (self.key, self.key_file) {
+            (None, None) => (below.key, below.key_file),
+            named => named,
+        };
         Self {
+            url: self.url.or(below.url),
+            key,
+            key_file,
             listen: self.listen.or(below.listen),
             address: self.address.or(below.address),
             db_url: self.db_url.or(below.db_url),
@@ -177,6 +159,9 @@ impl Settings {
             "limits.open_files" => limits.open_files = Some(number(text, at)?),
             "limits.wall_time" => limits.wall_seconds = Some(parse::<Span>(text, at)?.0.as_secs().max(1)),
             "limits.journal_size" => limits.journal = Some(parse::<ByteSize>(text, at)?.0),
+            "server.url" => server.url = Some(parse(text, at)?),
+            "server.key" => server.key = Some(Secret::new(text)),
+            "server.key_file" => server.key_file = Some(PathBuf::from(text)),
             "server.listen" => server.listen = Some(parse(text, at)?),
             "server.address" => server.address = Some(text.trim_end_matches('/').to_owned()),
             "server.db_url" => server.db_url = Some(text.to_owned()),
@@ -206,7 +191,7 @@ pub(crate) struct Sandbox {
 
 fn from_environment(environment: &Environment) -> Result<Settings, Fault> {
     let mut settings = Settings::default();
-    for Key { path, variable } in &KEYS {
+    for Key { path, variable, .. } in &KEYS {
         if let Some(text) = environment.text(variable).filter(|text| !text.is_empty()) {
             settings.set(path, &text, &format!("{variable} in the environment"))?;
         }
@@ -297,9 +282,10 @@ mod tests {
             "limits.cpus" => "1.5",
             "limits.wall_time" => "2h",
             "server.listen" => "127.0.0.1:7000",
+            "server.url" => "http://127.0.0.1:7000",
             _ => "1048576",
         };
-        for Key { path, variable } in &KEYS {
+        for Key { path, variable, .. } in &KEYS {
             let toml = format!("{path} = '{}'", value(path));
             let from_file = load(&toml, &Environment::default()).unwrap();
             assert_ne!(from_file, Settings::default(), "{path}");

@@ -34,15 +34,41 @@ fn failure(arguments: &[&str], environment: &[(&str, &str)], temporary: &str) ->
 #[test]
 fn help_is_complete_and_has_examples() {
     insta::assert_snapshot!("help", stdout(&["--help"]));
-    for command in ["run", "exec", "ls", "rm", "receipt", "gc", "doctor", "bench", "completions", "first-run"]
+    for command in
+        ["run", "exec", "ls", "rm", "receipt", "gc", "doctor", "bench", "completions", "first-run", "up"]
+            .into_iter()
+            .chain([
+                "shell", "cp", "logs", "ps", "kill", "lease", "events", "keys", "audit", "template", "tenant",
+            ])
     {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&[command, "--help"]));
+    }
+    for (command, below) in
+        [("lease", "create"), ("keys", "create"), ("audit", "verify"), ("template", "put")]
+    {
+        insta::assert_snapshot!(format!("help_{command}_{below}"), stdout(&[command, below, "--help"]));
+    }
+}
+
+/// `UPDATE=1` writes what has drifted.
+#[test]
+fn references_are_what_the_program_says() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+    for (of, file) in [("cli", "cli.md"), ("config", "config.md")] {
+        let (path, now) = (directory.join(file), stdout(&["reference", of]));
+        #[expect(clippy::disallowed_methods, reason = "whoever runs the test says so")]
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(&path, &now).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(committed == now, "{} has drifted: run this test with UPDATE=1", path.display());
     }
 }
 
 #[test]
 fn mistakes_on_the_command_line_get_a_suggestion() {
-    let table: [(&str, &[&str]); 15] = [
+    let table: [(&str, &[&str]); 20] = [
         ("unknown_flag", &["run", "--memroy", "1G", "--", "true"]),
         ("unknown_command", &["rum", "--", "true"]),
         ("no_command", &["run"]),
@@ -57,6 +83,11 @@ fn mistakes_on_the_command_line_get_a_suggestion() {
         ("bad_isolation", &["run", "--isolation", "vm", "--", "true"]),
         ("too_weak", &["run", "--isolation", "landlock", "--", "true"]),
         ("bad_id", &["rm", "sbx-1"]),
+        ("exec_without_dashes", &["exec", "ls", "-l"]),
+        ("unknown_lease_command", &["lease", "creat"]),
+        ("bad_scope", &["keys", "create", "ci", "--scopes", "reed"]),
+        ("bad_address", &["ps", "--server", "localhost:7878"]),
+        ("bad_exec_id", &["logs", "sbx-1"]),
         ("tty_and_json", &["run", "--tty", "--json", "--", "true"]),
     ];
     for (name, arguments) in table {

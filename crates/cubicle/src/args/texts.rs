@@ -26,7 +26,7 @@ With --json, a command killed by signal N gives exit code 128+N.
 
 When the command ends, so does everything it left running in the background, unless the sandbox is kept.";
 
-pub(super) const UP_NOTE: &str = "\
+pub(super) const UP: &str = "\
 Examples:
   cubicle up
   cubicle up --listen 127.0.0.1:9000 --pool-size 16
@@ -36,17 +36,103 @@ The first start makes a key for you; its file is named when the server is up. A 
 finished what is under way; sandboxes and what runs in them go on, and the next start takes them over. A second signal \
 ends it at once.";
 
-pub(super) const TOP_EXAMPLES: &str = "\
+pub(super) const TOP: &str = "\
 Examples:
-  cubicle run -- python3 -c 'print(6 * 7)'   # a program in its own sandbox
+  cubicle run -- python3 -c 'print(6 * 7)'   # a program in its own sandbox, without a server
   cubicle doctor                             # what this host can do, and how to fix the rest
-  cubicle run --keep -- true; cubicle ls     # a sandbox that stays
+  cubicle up                                 # a server: leases, ready sandboxes, an HTTP API
+  cubicle exec -- python3 -c 'print(6 * 7)'  # a program in a sandbox of the server
+  cubicle shell                              # a shell in one
 
-Settings come from flags, then from variables (CUBICLE_DATA_DIR, CUBICLE_ISOLATION, CUBICLE_TRUST, CUBICLE_MEMORY, \
-CUBICLE_CPUS, CUBICLE_PIDS, CUBICLE_WORKSPACE_SIZE, CUBICLE_TMP_SIZE, CUBICLE_OPEN_FILES, CUBICLE_WALL_TIME, \
-CUBICLE_JOURNAL_SIZE), then from cubicle.toml: the file that --config or CUBICLE_CONFIG names, else \
-~/.config/cubicle/cubicle.toml (not as root), else /etc/cubicle/cubicle.toml. Its keys are data_dir, isolation, \
-trust, and in [limits] memory, cpus, pids, workspace_size, tmp_size, open_files, wall_time and journal_size.
+Settings come from flags, then from variables (CUBICLE_DATA_DIR, CUBICLE_SERVER, CUBICLE_KEY, CUBICLE_TRUST, \
+CUBICLE_MEMORY, …), then from cubicle.toml: the file that --config or CUBICLE_CONFIG names, else \
+~/.config/cubicle/cubicle.toml (not as root), else /etc/cubicle/cubicle.toml. docs/reference/config.md lists all.
 
 'cubicle run' and 'cubicle exec' return what the command returned; a failure of cubicle itself is 125.";
 
+pub(super) const EXEC_EXAMPLES: &str = "\
+Examples:
+  cubicle exec -- python3 -c 'print(6 * 7)'       # in a sandbox of its own
+  cubicle exec lease-… -- make test               # in a sandbox that you leased
+  cubicle exec --timeout 10s --env CI=1 -- make   # with a limit and a variable
+  tar c src | cubicle exec sbx-… -- tar x         # input is passed on when it is not a terminal
+  cubicle exec --detach -- ./train.sh             # prints an id for logs, ps and kill";
+
+pub(super) const SHELL: &str = "\
+Examples:
+  cubicle shell                      # in a sandbox of its own, which ends with the shell
+  cubicle shell lease-…              # in a sandbox that you leased
+  cubicle shell sbx-… -c 'python3'   # another program than a shell
+
+Ctrl-C and every other key go to what runs inside. The exit code is that of the shell.";
+
+pub(super) const CP: &str = "\
+Examples:
+  cubicle cp main.py sbx-…:/workspace/        # a file
+  cubicle cp src lease-…:/workspace/src       # a directory
+  cubicle cp sbx-…:/workspace/out.csv .       # and back
+  cubicle cp sbx-…:result.json - | jq .       # relative paths are in /workspace
+
+A directory goes into one that is there already, and becomes one that is not, as with cp -r.";
+
+pub(super) const LOGS: &str = "\
+Examples:
+  cubicle logs exec-…      # what it has printed so far
+  cubicle logs -f exec-…   # and what it prints until it has ended
+
+Output stays readable after the sandbox has gone, for as long as the server keeps it (48 hours).";
+
+pub(super) const KILL: &str = "\
+Examples:
+  cubicle kill exec-…                 # TERM, a grace, KILL, to the whole tree
+  cubicle kill --signal INT exec-…
+  cubicle kill lease-…                # the same as 'cubicle lease release'";
+
+pub(super) const LEASE: &str = "\
+Examples:
+  lease=$(cubicle lease create --quiet --ttl 10m)
+  cubicle exec $lease -- make test
+  cubicle lease release $lease";
+
+pub(super) const LEASE_CREATE: &str = "\
+Examples:
+  cubicle lease create
+  cubicle lease create --ttl 1h --memory 2G --env CI=1 --file main.py:main.py
+  cubicle lease create --json | jq -r .sandbox_id
+
+A lease ends when its time is over without a heartbeat. 'cubicle exec', 'cubicle shell' and 'cubicle lease heartbeat' \
+renew it.";
+
+pub(super) const KEYS_CREATE: &str = "\
+Examples:
+  cubicle keys create ci                                  # may read and run
+  cubicle keys create nightly --scopes read --expires-in 30d
+  CUBICLE_KEY=$(cubicle keys create me) cubicle ps
+
+The secret is on stdout, everything else on stderr. A key never may more than the key that makes it.";
+
+pub(super) const AUDIT: &str = "\
+Examples:
+  cubicle audit ls --action exec.create --since 2026-01-31T00:00:00Z
+  cubicle audit heads > heads.json; cubicle audit verify --head heads.json
+  cubicle audit export > audit.ndjson";
+
+pub(super) const AUDIT_VERIFY: &str = "\
+Exit codes: 0 when every chain is whole, 1 when an entry is missing or was changed, 125 when that cannot be told.
+
+Without --head, an entry that was removed from the end of a log is not noticed, nor a log that was written anew.";
+
+pub(super) const EVENTS: &str = "\
+Examples:
+  cubicle events                      # all that are kept
+  cubicle events -f --subject lease-…";
+
+pub(super) const TEMPLATE_PUT: &str = "\
+Examples:
+  cubicle template put python python.toml
+  echo '{\"limits\": {\"memory\": 1073741824}, \"pool\": {\"size\": 2}}' | cubicle template put big -";
+
+pub(super) const TENANT_CREATE: &str = "\
+Examples:
+  cubicle tenant create acme --leases 20 --memory 16G
+  cubicle keys create acme-admin --tenant acme --user ada --scopes read,run,manage";

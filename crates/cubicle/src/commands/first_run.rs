@@ -9,7 +9,8 @@ use cubicle_model::{
 };
 
 use super::{doctor, receipt};
-use crate::attend::{Passing, attend};
+use crate::attend::Passing;
+use crate::attend::local::attend;
 use crate::context::{Context, guest, random_bits};
 use crate::failure::{Ending, Failure, printable};
 use crate::signals::Signals;
@@ -55,8 +56,9 @@ pub(crate) async fn first_run(context: &Context) -> Result<Ending, Failure> {
     super::print("\na program in the sandbox says\n")?;
     let guest = guest(&backend, place.id).await?;
     let spec = ExecSpec::new(Command::Shell(PROGRAM.into()));
-    let passing = Passing { tty: false, input: false, keep_output: false, extend_seconds: None };
-    let attended = attend(&guest, spec, ExecId::from_random(random_bits()), passing, &mut signals).await;
+    let passing = Passing { tty: false, input: false, keep_output: false };
+    let attended =
+        attend(&guest, spec, ExecId::from_random(random_bits()), passing, None, &mut signals).await;
     _ = backend.destroy(place.id).await;
     let attended = attended?;
     if let Some(found) = &seen.receipt {

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::args::Ls;
 use crate::context::Context;
-use crate::failure::{Ending, printable};
+use crate::failure::Ending;
+use crate::table::one_line;
 
 pub(crate) async fn ls(args: &Ls, context: &Context) -> Result<Ending, Fault> {
     let seen = context.backend().await?.list().await?;
@@ -62,16 +63,6 @@ fn lifetime(seen: &Seen) -> &'static str {
         Lifetime::Bound => "bound",
         Lifetime::Durable => "durable",
     }
-}
-
-/// Short, and without anything that a terminal would obey or that would break the row.
-fn one_line(text: &str) -> String {
-    const WIDTH: usize = 60;
-    let text = printable(text).replace('\n', "\\n").replace('\t', " ");
-    if text.chars().count() <= WIDTH {
-        return text;
-    }
-    text.chars().take(WIDTH - 1).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ use cubicle_model::{
 
 use super::result::Outcome;
 use crate::args::{How, Run};
-use crate::attend::{Attended, Passing, attend};
+use crate::attend::local::attend;
+use crate::attend::{Attended, Passing};
 use crate::context::{Context, guest, random_bits};
 use crate::environment::Environment;
 use crate::failure::{Ending, Failure, OWN_FAILURE, invalid};
@@ -103,8 +104,8 @@ pub(crate) async fn attend_in(
             .find(|limit| limit.name == "wall_seconds" && !limit.asked)
             .map(|limit| limit.value)
     });
-    let passing = Passing { tty: how.tty, input: true, keep_output: how.json, extend_seconds: default_wall };
-    attend(guest, spec.clone(), ExecId::from_random(random_bits()), passing, signals).await
+    let passing = Passing { tty: how.tty, input: true, keep_output: how.json };
+    attend(guest, spec.clone(), ExecId::from_random(random_bits()), passing, default_wall, signals).await
 }
 
 /// What is printed after the command ended, and how cubicle ends.

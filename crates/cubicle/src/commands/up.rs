@@ -34,8 +34,11 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         None => LISTEN.parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?,
     };
     if args.without_keys && !listen.ip().is_loopback() {
-        return Err(Fault::new(Kind::Denied, format!("without keys anybody who reaches {listen} could do everything"))
-            .hint("listen on 127.0.0.1, or leave --without-keys out"));
+        return Err(Fault::new(
+            Kind::Denied,
+            format!("without keys anybody who reaches {listen} could do everything"),
+        )
+        .hint("listen on 127.0.0.1, or leave --without-keys out"));
     }
     let listener = TcpListener::bind(listen).await.map_err(|error| {
         Fault::new(Kind::Conflict, format!("cannot listen on {listen}: {error}"))
@@ -84,6 +87,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     first_things(&store, &home, pool, asked.image.map(Root::Directory)).await?;
     let mut signals = Signals::catch()?;
     let server = Server::start(store, Arc::new(backend), home.node, settings, surroundings).await?;
+    home.note_address(listen)?;
     greet(&home, &address, args.without_keys, pool, isolation, context);
     let stop = async {
         signals.next_ending().await;
@@ -94,7 +98,9 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
             std::process::exit(128 + number);
         });
     };
-    server.serve(listener, stop).await?;
+    let served = server.serve(listener, stop).await;
+    home.forget_address();
+    served?;
     Ok(Ending::Code(0))
 }
 
@@ -141,8 +147,9 @@ async fn open_store(home: &Home, url: Option<&str>, random: &cubicle_store::Rand
         }
         Some(url) => match url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")) {
             Some(path) => Store::open_sqlite(std::path::Path::new(path), random),
-            None => Err(Fault::new(Kind::Invalid, "DB_URL is neither of SQLite nor of PostgreSQL")
-                .hint("write postgres://user:password@host/database, or sqlite:///path/to/file, or leave it out")),
+            None => Err(Fault::new(Kind::Invalid, "DB_URL is neither of SQLite nor of PostgreSQL").hint(
+                "write postgres://user:password@host/database, or sqlite:///path/to/file, or leave it out",
+            )),
         },
     };
     tokio::task::spawn_blocking(open)
@@ -161,7 +168,11 @@ async fn first_things(store: &Store, home: &Home, pool: u32, root: Option<Root>)
         None => Recipe::default(),
     };
     let recipe = Recipe {
-        pool: PoolSpec { size: pool, min_idle: recipe.pool.min_idle.min(pool), ceiling: recipe.pool.ceiling.max(pool) },
+        pool: PoolSpec {
+            size: pool,
+            min_idle: recipe.pool.min_idle.min(pool),
+            ceiling: recipe.pool.ceiling.max(pool),
+        },
         root: root.unwrap_or(recipe.root),
         ..recipe
     };
@@ -209,6 +220,9 @@ fn greet(
         true => note("  keys       none are asked for: everybody on this machine can do everything"),
         false => note(&format!("  first key  {}", home.key_file().display())),
     }
-    note(&format!("  try        cubicle{} exec -- python3 -c 'print(6 * 7)'", context.flags_to_find_it_again()));
+    note(&format!(
+        "  try        cubicle{} exec -- python3 -c 'print(6 * 7)'",
+        context.flags_to_find_it_again()
+    ));
     note(&format!("  API        {address}/api/v1/openapi.json"));
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use cubicle_model::{Fault, Kind};
 use toml::{Table, Value};
 
-use super::{KEYS, Settings, unknown};
+use super::keys::KEYS;
+use super::{Settings, unknown};
 use crate::environment::Environment;
 
 const NAME: &str = "cubicle.toml";

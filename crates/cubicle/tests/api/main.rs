@@ -5,6 +5,7 @@
 mod host;
 
 mod bad_input;
+#[allow(dead_code, reason = "other suites use more of it")]
 mod client;
 mod execs;
 mod files;

@@ -72,10 +72,12 @@ async fn body(request: Request) -> Result<Vec<u8>, Problem> {
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|_| invalid("the body cannot be read"))?;
             length += piece.len();
-            match length {
-                ..=LARGEST_JSON => bytes.extend_from_slice(&piece),
-                ..=MOST_DISCARDED => bytes = Vec::new(),
-                _ => break,
+            if length <= LARGEST_JSON {
+                bytes.extend_from_slice(&piece);
+            } else if length <= MOST_DISCARDED {
+                bytes = Vec::new();
+            } else {
+                break;
             }
         }
         Ok(())

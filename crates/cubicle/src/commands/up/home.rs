@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -9,9 +10,11 @@ use cubicle_model::{Fault, Kind, NodeId};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::context::{fill_with_random, random_bits};
+use crate::control_plane;
 
 #[derive(Debug)]
 pub(crate) struct Home {
+    data_dir: PathBuf,
     path: PathBuf,
     pub(crate) node: NodeId,
     /// Held as long as the server lives.
@@ -32,11 +35,12 @@ impl Home {
             Fault::new(Kind::Conflict, format!("another server has {}", data_dir.display()))
                 .hint("stop it first, or name another directory with --data-dir DIR")
         })?;
-        let node = once(&path.join("node"), || NodeId::from_random(random_bits()).to_string()).map_err(unusable)?;
+        let node =
+            once(&path.join("node"), || NodeId::from_random(random_bits()).to_string()).map_err(unusable)?;
         let node = node.trim().parse().map_err(|error| {
             Fault::new(Kind::Internal, format!("{} is damaged: {error}", path.join("node").display()))
         })?;
-        Ok(Self { path, node, _lock: lock })
+        Ok(Self { data_dir: data_dir.to_owned(), path, node, _lock: lock })
     }
 
     pub(crate) fn database(&self) -> PathBuf {
@@ -48,7 +52,19 @@ impl Home {
     }
 
     pub(crate) fn key_file(&self) -> PathBuf {
-        self.path.join("admin.key")
+        control_plane::first_key_file(&self.data_dir)
+    }
+
+    /// For commands on this machine, which need not be told where the server is.
+    pub(crate) fn note_address(&self, listen: SocketAddr) -> Result<(), Fault> {
+        let file = control_plane::address_file(&self.data_dir);
+        write(&file, &format!("http://{}\n", reachable(listen)))
+            .map_err(|error| Fault::new(Kind::Denied, format!("cannot write {}: {error}", file.display())))
+    }
+
+    /// Whoever finds no address looks where servers usually are.
+    pub(crate) fn forget_address(&self) {
+        _ = std::fs::remove_file(control_plane::address_file(&self.data_dir));
     }
 
     pub(crate) fn link_secret(&self) -> Result<[u8; 32], Fault> {
@@ -79,8 +95,18 @@ impl Home {
     }
 }
 
+/// Where a server that listens on every address is reached from here.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let here: IpAddr = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(here, listen.port())
+}
+
 /// The secret that a key file holds.
-pub(crate) fn read_key(path: &Path) -> Result<Option<String>, Fault> {
+fn read_key(path: &Path) -> Result<Option<String>, Fault> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -1,0 +1,177 @@
+//! Every key, as it is spelled in `cubicle.toml`, with its variable and what it says.
+
+use cubicle_model::limits::ByteSize;
+use cubicle_model::{LimitRequest, Limits};
+
+pub(super) struct Key {
+    pub(super) path: &'static str,
+    pub(super) variable: &'static str,
+    about: &'static str,
+    default: &'static str,
+}
+
+const fn key(path: &'static str, variable: &'static str, default: &'static str, about: &'static str) -> Key {
+    Key { path, variable, about, default }
+}
+
+/// The default is what `Limits` says.
+const BUILT_IN: &str = "built in";
+
+pub(super) const KEYS: [Key; 27] = [
+    key(
+        "data_dir",
+        "CUBICLE_DATA_DIR",
+        "`/var/lib/cubicle` as root, else `~/.local/share/cubicle`",
+        "Where sandboxes and the server's state are kept",
+    ),
+    key(
+        "isolation",
+        "CUBICLE_ISOLATION",
+        "what the trust asks for",
+        "The isolation level of `cubicle run`: `gvisor`, `namespaces` or `landlock`",
+    ),
+    key(
+        "trust",
+        "CUBICLE_TRUST",
+        "`medium`",
+        "Trust in the code: `low`, `medium` or `high`. High trust is the least isolation",
+    ),
+    key("limits.memory", "CUBICLE_MEMORY", BUILT_IN, "Memory of a sandbox: `256M`, `2G`"),
+    key("limits.cpus", "CUBICLE_CPUS", BUILT_IN, "Cores of a sandbox: `0.5`, `2`"),
+    key("limits.pids", "CUBICLE_PIDS", BUILT_IN, "Processes and threads of a sandbox"),
+    key("limits.workspace_size", "CUBICLE_WORKSPACE_SIZE", BUILT_IN, "Size of `/workspace`"),
+    key(
+        "limits.tmp_size",
+        "CUBICLE_TMP_SIZE",
+        BUILT_IN,
+        "Size of `/tmp`, `/dev/shm` and the home directory together",
+    ),
+    key("limits.open_files", "CUBICLE_OPEN_FILES", BUILT_IN, "Open files of a process"),
+    key("limits.wall_time", "CUBICLE_WALL_TIME", BUILT_IN, "How long a sandbox lives: `30m`, `2h`"),
+    key("limits.journal_size", "CUBICLE_JOURNAL_SIZE", BUILT_IN, "How much output a sandbox keeps"),
+    key(
+        "server.url",
+        "CUBICLE_SERVER",
+        "the server of this data directory, else `http://127.0.0.1:7878`",
+        "The server that commands ask",
+    ),
+    key(
+        "server.key",
+        "CUBICLE_KEY",
+        "the first key of the server of this data directory",
+        "The key they ask with; better in a file of its own",
+    ),
+    key("server.key_file", "CUBICLE_KEY_FILE", "", "A file with the key"),
+    key("server.listen", "CUBICLE_LISTEN", "`127.0.0.1:7878`", "Where `cubicle up` listens"),
+    key(
+        "server.address",
+        "CUBICLE_ADDRESS",
+        "`http://` and where it listens",
+        "The address that others reach it by, for links",
+    ),
+    key(
+        "server.db_url",
+        "DB_URL",
+        "SQLite in the data directory",
+        "Where leases are kept: `postgres://user:password@host/database` or `sqlite:///path`",
+    ),
+    key(
+        "server.capacity",
+        "CUBICLE_CAPACITY",
+        "`200`",
+        "Sandboxes that fit on this host, ready ones included",
+    ),
+    key("server.longest_queue", "CUBICLE_LONGEST_QUEUE", "`1000`", "Leases that may wait for room"),
+    key("server.pool_size", "POOL_SIZE", "`4`", "Ready sandboxes of the default template"),
+    key(
+        "server.image",
+        "SANDBOX_IMAGE",
+        "the host's own `/usr`",
+        "A directory with the root filesystem of the default template",
+    ),
+    key("server.lease_ttl", "LEASE_TTL_SECONDS", "`10m`", "How long a lease lives without a heartbeat"),
+    key(
+        "server.sandbox_timeout",
+        "SANDBOX_TIMEOUT_SECONDS",
+        "until its lease ends",
+        "Timeout of an exec that names none",
+    ),
+    key(
+        "server.journal_retention",
+        "CUBICLE_JOURNAL_RETENTION",
+        "`2d`",
+        "How long output stays readable after its sandbox has gone",
+    ),
+    key(
+        "server.record_retention",
+        "CUBICLE_RECORD_RETENTION",
+        "`7d`",
+        "How long leases, execs and events that have ended are kept",
+    ),
+    key(
+        "server.requests_per_second",
+        "CUBICLE_REQUESTS_PER_SECOND",
+        "`2000`",
+        "Requests that a key may make in a second, unless it says otherwise",
+    ),
+    key(
+        "server.log",
+        "CUBICLE_LOG",
+        "`warn,cubicle_server=info`",
+        "What the server logs: a level, or names with levels",
+    ),
+];
+
+/// docs/reference/config.md.
+pub(crate) fn reference() -> String {
+    let mut text = String::from(INTRODUCTION);
+    for Key { path, variable, about, default } in &KEYS {
+        let default = match *default {
+            "" => "none".to_owned(),
+            BUILT_IN => format!("`{}`", built_in(path)),
+            default => default.to_owned(),
+        };
+        text.push_str(&format!("| `{path}` | `{variable}` | {about} | {default} |\n"));
+    }
+    text
+}
+
+fn built_in(path: &str) -> String {
+    let Ok(limits) = Limits::parse(&LimitRequest::default()) else { return String::new() };
+    match path {
+        "limits.memory" => ByteSize(limits.memory.value).to_string(),
+        "limits.cpus" => (limits.millicpus.value as f64 / 1000.0).to_string(),
+        "limits.pids" => limits.pids.value.to_string(),
+        "limits.workspace_size" => ByteSize(limits.workspace.value).to_string(),
+        "limits.tmp_size" => ByteSize(limits.tmp.value).to_string(),
+        "limits.open_files" => limits.open_files.value.to_string(),
+        "limits.wall_time" => format!("{}h", limits.wall_seconds.value / 3600),
+        "limits.journal_size" => ByteSize(limits.journal.value).to_string(),
+        _ => String::new(),
+    }
+}
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+Generated from the program by `UPDATE=1 cargo test -p cubicle --test cli_text`; do not edit.
+
+Everything has a default that is right without a file. A flag counts more than a variable of the environment, and a
+variable more than `cubicle.toml`: the file that `--config` or `CUBICLE_CONFIG` names, else
+`~/.config/cubicle/cubicle.toml` (not as root), else `/etc/cubicle/cubicle.toml`. An unknown key is an error that names
+the nearest known one. Sizes are written as `256M` or `2G`, times as `90`, `90s`, `10m`, `2h` or `1d`.
+
+```toml
+data_dir = \"/srv/cubicle\"
+
+[limits]
+memory = \"1G\"
+
+[server]
+listen = \"127.0.0.1:7878\"
+pool_size = 16
+```
+
+| key | variable | what it says | default |
+|---|---|---|---|
+";
