@@ -18,12 +18,6 @@ fn a_shell_is_a_terminal_with_keys_sizes_and_an_exit_code() {
     terminal.type_keys("stty size\r");
     terminal.expect("33 101");
     assert_ne!(terminal.mode(), before, "keys are not handed on as they are");
-    // Ctrl-C is for what runs inside, once it does.
-    terminal.type_keys("sh -c 'echo rea''dy; sleep 1000'\r");
-    terminal.expect("ready");
-    terminal.type_keys("\u{3}");
-    terminal.type_keys("echo still $((40 + 2))\r");
-    terminal.expect("still 42");
     // The window's size changes.
     let window = format!("/proc/{}/fd/0", child.id());
     let window =
@@ -38,6 +32,18 @@ fn a_shell_is_a_terminal_with_keys_sizes_and_an_exit_code() {
     assert_eq!(terminal.mode(), before, "the terminal was not given back as it was");
     // What was leased for the shell is given back with it.
     assert_eq!(server.says(&["lease", "ls", "--quiet"]), "");
+}
+
+#[test]
+fn ctrl_c_goes_to_what_runs_inside() {
+    let Some(server) = Server::start() else { return };
+    let terminal = Terminal::open(24, 80);
+    let command = "trap 'echo interrupted; exit 7' INT; echo ready; while :; do sleep 0.05; done";
+    let mut child = server.host.start_on(&terminal, &["shell", "--command", command]);
+    terminal.expect("ready");
+    terminal.type_keys("\u{3}");
+    terminal.expect("interrupted");
+    assert_eq!(wait(&mut child).code(), Some(7));
 }
 
 #[test]

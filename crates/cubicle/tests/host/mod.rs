@@ -107,6 +107,16 @@ pub(crate) fn send(child: &Child, signal: i32) {
     kill_process(pid, signal).expect("the child is there");
 }
 
+/// Whether this process, and so whatever it starts, ignores a signal: a shell without job control does so to the
+/// background.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a process has a status");
+    let mask =
+        status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("the status names signals");
+    let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask is a number");
+    mask & (1 << (signal - 1)) != 0
+}
+
 /// Waits for the end, with a bound.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let start = Instant::now();
