@@ -7,7 +7,7 @@ use cubicle_model::admission::{Situation, Verdict, admit};
 use cubicle_model::lease::{Admission, Lease, LeaseEnd, LeaseStatus, until};
 use cubicle_model::tenant::Exceeded;
 use cubicle_model::{
-    Fault, Isolation, Kind, LeaseId, LimitRequest, Name, NodeId, Sandbox, SandboxId, TemplateRef, Timestamp,
+    Fault, Isolation, Kind, LeaseId, LimitRequest, Name, NodeId, Sandbox, SandboxId, TemplateRef,
     Usage, UserName,
 };
 use serde_json::{Value as Json, json};
@@ -167,18 +167,6 @@ impl Store {
             rows.into_iter()
                 .map(|mut row| Ok((row.parsed()?, row.json::<queue::Parked>()?.into_binding())))
                 .collect()
-        })
-        .await
-    }
-
-    /// The moment at which the next lease will be over.
-    pub async fn next_expiry(&self) -> Result<Option<Timestamp>, Fault> {
-        self.read(|sql| {
-            let row = sql.row(
-                "SELECT expires_at FROM leases WHERE status IN ('ACTIVE', 'QUEUED') ORDER BY expires_at LIMIT 1",
-                &[],
-            )?;
-            row.map(|mut row| row.time()).transpose()
         })
         .await
     }

@@ -226,3 +226,22 @@ fn the_pool_is_kept_at_its_size_with_fresh_sandboxes() {
     });
     assert!(!idle().contains(&sandbox), "a used sandbox went back into the pool");
 }
+
+#[test]
+fn a_sandbox_that_is_kept_for_its_caches_is_emptied_of_everything_else() {
+    let Some(server) = Server::start() else { return };
+    server.put("/api/v1/templates/cached", &json!({ "reuse": "env_cache" })).ok();
+    let (first, sandbox) = server.lease(&json!({ "template": "cached" }));
+    server.prints(&sandbox, "echo w > wheel; echo c > .cache/wheel; echo t > /tmp/note");
+    let asked = json!({ "command": "sleep 600", "background": true });
+    let exec = server.post(&format!("/api/v1/sandboxes/{sandbox}/execs"), &asked).ok();
+    server.delete(&format!("/api/v1/leases/{first}")).ok();
+    let again = server.post("/api/v1/leases", &json!({ "template": "cached" })).ok();
+    assert_eq!(again["sandbox_id"], sandbox, "{again}");
+    assert_eq!(
+        server.prints(&sandbox, "ls; cat .cache/wheel; ls /tmp; pgrep sleep | wc -l"),
+        "tools\nc\n0\n"
+    );
+    let exec = server.get(&format!("/api/v1/execs/{}", exec["exec_id"].as_str().expect("an id"))).ok();
+    assert_eq!(exec["state"], "ended", "{exec}");
+}

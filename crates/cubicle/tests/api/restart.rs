@@ -114,3 +114,33 @@ fn the_first_key_and_settings_survive() {
     assert_eq!(server.with_key("GET", "/api/v1/whoami", &json!({}), &key).ok()["user"], "ada");
     assert_eq!(server.get("/api/v1/templates/mine").ok()["recipe"]["env"]["A"], "1");
 }
+
+#[test]
+fn a_lease_with_limits_that_only_a_new_sandbox_can_have_survives_a_restart() {
+    let Some(mut server) = Server::start() else { return };
+    let (lease, sandbox) = server.lease(&json!({ "limits": { "tmp": 5_000_000 } }));
+    server.kill();
+    server.start_again();
+    assert_eq!(server.prints(&sandbox, "echo usable"), "usable\n");
+    assert_eq!(server.get(&format!("/api/v1/leases/{lease}")).ok()["status"], "ACTIVE");
+}
+
+#[test]
+fn a_lease_whose_server_was_killed_while_its_sandbox_was_made_is_prepared_by_the_next() {
+    for step in ["sandbox_noted", "sandbox_made", "sandbox_bound"] {
+        let Some(mut server) = Server::start_with(&["--pool-size", "0"]) else { return };
+        server.kill();
+        server.start_again_with(&[("CUBICLE_KILL_AT", &format!("{step}:1"))]);
+        let asked = json!({ "request": "r", "env": { "WORD": "given" }, "limits": { "tmp": 5_000_000 } });
+        let lost = ureq::post(format!("{}/api/v1/leases", server.address))
+            .header("authorization", format!("Bearer {}", server.admin_key()))
+            .send(asked.to_string().as_bytes());
+        assert!(lost.is_err(), "the server was not killed at '{step}'");
+        server.wait_for_death(step);
+        server.start_again();
+        let lease = server.post("/api/v1/leases", &asked).ok();
+        assert_eq!(lease["status"], "ACTIVE", "{step}: {lease}");
+        let sandbox = lease["sandbox_id"].as_str().expect("an active lease has a sandbox");
+        assert_eq!(server.prints(sandbox, "echo $WORD"), "given\n", "{step}");
+    }
+}

@@ -77,10 +77,6 @@ impl Gifts {
             || limits.journal.is_some()
     }
 
-    pub(crate) fn into_binding(self) -> Binding {
-        self.binding(None)
-    }
-
     fn binding(self, deadline: Option<u64>) -> Binding {
         Binding {
             env: self.env,
@@ -268,18 +264,57 @@ impl App {
         };
         let remaining = POOLED_SECONDS.saturating_sub(age.unsigned_abs());
         let deadline = (!is_new && wanted > remaining).then_some(wanted);
-        let gifts = match is_new {
-            // It was made with its limits.
+        self.give(lease.id, id, gifts, is_new, deadline).await?;
+        Ok(guest)
+    }
+
+    /// Gives a sandbox what its user brought, and notes that it has it. Twice is as good as once.
+    async fn give(
+        &self,
+        lease: LeaseId,
+        sandbox: SandboxId,
+        gifts: Gifts,
+        has_its_limits: bool,
+        deadline: Option<u64>,
+    ) -> Result<(), Fault> {
+        let kept_in_row = gifts != Gifts::default();
+        let gifts = match has_its_limits {
+            // It was made with them, and some cannot be given later.
             true => Gifts { limits: LimitRequest::default(), ..gifts },
             false => gifts,
         };
         let binding = gifts.binding(deadline);
         if binding != Binding::default() {
-            self.backend.bind(id, &binding).await?;
-            self.step("sandbox_bound");
-            self.store.prepared(lease.id).await?;
+            self.backend.bind(sandbox, &binding).await?;
         }
-        Ok(guest)
+        self.step("sandbox_bound");
+        match kept_in_row {
+            true => self.store.prepared(lease).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Takes over the sandbox of a lease whose server was killed. Nobody has been told of a lease that was not prepared, so
+    /// that nothing has run in its sandbox.
+    pub(crate) async fn take_over(self: &Arc<Self>, lease: &Lease, sandbox: SandboxId, gifts: Option<Gifts>) {
+        let leased = self.live.admit(lease, sandbox);
+        let prepared = async {
+            if let Some(gifts) = gifts {
+                let made_with = self.store.target(sandbox).await?.limits;
+                let has_its_limits = made_with == gifts.limits;
+                self.give(lease.id, sandbox, gifts, has_its_limits, None).await?;
+            }
+            self.guest(sandbox).await
+        };
+        match prepared.await {
+            Ok(guest) => leased.is_ready(guest),
+            Err(fault) => {
+                warn!(lease = %lease.id, %sandbox, error = %fault, "a lease could not be taken over");
+                // Whoever has it is told by its end; the sweep would find it again and again.
+                let because = LeaseEnd::SandboxEnded;
+                let _ = self.end(self.own_context(), lease.id, because, AfterLease::Destroy).await;
+            }
+        }
     }
 
     /// What came of the same request before: as soon as its sandbox can be used.

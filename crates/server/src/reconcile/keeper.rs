@@ -1,6 +1,6 @@
 //! One sandbox at a time, from what it is to what it should be.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cubicle_backend::State;
@@ -17,8 +17,8 @@ use crate::app::App;
 pub(crate) const GRACE_SECONDS: u64 = 300;
 /// How long a sandbox of the pool lives without its server.
 pub(crate) const POOLED_SECONDS: u64 = 3600;
-/// A sandbox of the pool whose server is there gets more time when it is half over.
-const REFRESHED_AFTER: u64 = POOLED_SECONDS / 2;
+/// A sandbox of the pool is replaced when half of its time is over.
+const REPLACED_AFTER: u64 = POOLED_SECONDS / 2;
 /// More at once only wait for each other.
 const MAKE_AT_ONCE: usize = 8;
 /// The kernel hangs when very many filtered processes end together.
@@ -206,10 +206,19 @@ impl App {
             }
             Step::Welcome => {
                 let welcomed = self.store.welcome(self.own_context(), id, generation).await?;
-                if welcomed.lease.is_none() {
-                    self.keep_warm(id).await;
-                }
                 self.tell();
+                let lease = match welcomed.lease {
+                    Some(lease) => self.store.lease(lease).await?,
+                    None => {
+                        self.keep_warm(id).await;
+                        return Ok(());
+                    }
+                };
+                if let Some(lease) = lease {
+                    // Whoever asked for it was killed with its server.
+                    let gifts = self.ungiven().await?.remove(&lease.id);
+                    self.take_over(&lease, id, gifts).await;
+                }
                 Ok(())
             }
             Step::GiveUp => {
@@ -226,10 +235,8 @@ impl App {
                 let ended =
                     self.store.give_up(self.own_context(), id, generation, because, detail.into()).await?;
                 if let Some(ended) = ended {
-                    self.metrics.lease_ended(&ended.lease);
-                    self.live.leave(id);
+                    self.ended(&ended);
                 }
-                self.tell();
                 Ok(())
             }
             Step::Destroy => {
@@ -265,19 +272,11 @@ impl App {
         // What is comes first: whatever is made meanwhile has a row by the time the rows are read.
         let seen = self.own_sandboxes().await?;
         let rows = self.store.standing_sandboxes(self.node).await?;
-        let known: std::collections::HashSet<SandboxId> = rows.iter().map(|row| row.id).collect();
-        let orphans = seen.keys().filter(|id| !known.contains(id)).copied();
-        let unsettled = rows.iter().filter(|row| {
-            use cubicle_model::SandboxState::{Idle, Leased};
-            !(matches!(row.state, Idle | Leased) && seen.get(&row.id) == Some(&State::Ready))
-        });
-        let candidates: Vec<SandboxId> = orphans.chain(unsettled.map(|row| row.id)).collect();
-        // Each looks again before it does anything.
-        for id in candidates {
+        for id in unsettled(&seen, &rows) {
             self.advance_soon(id);
         }
         for row in &rows {
-            self.refresh(row).await;
+            self.replace_if_old(row).await;
         }
         Ok(())
     }
@@ -292,17 +291,29 @@ impl App {
             .collect())
     }
 
-    /// Gives a sandbox of the pool more time while its server is there.
-    async fn refresh(&self, sandbox: &Sandbox) {
+    /// Replaces a sandbox that was in the pool for long, well before its deadline.
+    async fn replace_if_old(self: &Arc<Self>, sandbox: &Sandbox) {
         let age = self.now().duration_since(sandbox.created_at).as_secs().unsigned_abs();
-        if sandbox.lease.is_some() || age < REFRESHED_AFTER {
+        if sandbox.lease.is_some() || age < REPLACED_AFTER {
             return;
         }
-        // An old one is replaced instead: whatever it has gathered goes with it.
         let because = "it was in the pool for long".to_owned();
+        // Somebody may have taken it in the meantime.
         if self.store.retire(self.own_context(), sandbox.id, sandbox.generation, because).await.is_ok() {
             self.live.take_warm(sandbox.id);
-            self.room_changed.notify_one();
+            self.advance_soon(sandbox.id);
         }
     }
+}
+
+/// What may not be as it should be: nobody's, or not there, or not in a state that lasts. Each is looked at again before
+/// anything is done.
+pub(crate) fn unsettled(seen: &HashMap<SandboxId, State>, rows: &[Sandbox]) -> Vec<SandboxId> {
+    let known: HashSet<SandboxId> = rows.iter().map(|row| row.id).collect();
+    let orphans = seen.keys().filter(|id| !known.contains(id)).copied();
+    let lasting = |row: &&Sandbox| {
+        matches!(row.state, SandboxState::Idle | SandboxState::Leased)
+            && seen.get(&row.id) == Some(&State::Ready)
+    };
+    orphans.chain(rows.iter().filter(|row| !lasting(row)).map(|row| row.id)).collect()
 }
