@@ -7,8 +7,8 @@ use cubicle_model::admission::{Situation, Verdict, admit};
 use cubicle_model::lease::{Admission, Lease, LeaseEnd, LeaseStatus, until};
 use cubicle_model::tenant::Exceeded;
 use cubicle_model::{
-    Fault, Isolation, Kind, LeaseId, LimitRequest, Name, NodeId, Sandbox, SandboxId, TemplateRef,
-    Usage, UserName,
+    Fault, Isolation, Kind, LeaseId, LimitRequest, Name, NodeId, Sandbox, SandboxId, TemplateRef, Usage,
+    UserName,
 };
 use serde_json::{Value as Json, json};
 
