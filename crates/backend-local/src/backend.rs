@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use cubicle_backend::{Backend, Bound, GuestStream, JournalBytes, Probed, Seen, State, Swept};
+use cubicle_backend::{Backend, Bound, Consumption, GuestStream, JournalBytes, Probed, Seen, State, Swept};
 use cubicle_guest::client::{Guest, WriteFile};
 use cubicle_guest::wire::{BindRequest, SMALL_FILES, SmallFile};
 use cubicle_launcher::embryo::Birth;
@@ -323,6 +323,10 @@ impl Backend for LocalBackend {
     async fn journal(&self, id: SandboxId) -> Result<Option<JournalBytes>, Fault> {
         let journal = self.data.slot(id)?.and_then(|slot| state::open_journal(&slot));
         Ok(journal.map(|journal| -> JournalBytes { Box::new(std::fs::File::from(journal)) }))
+    }
+
+    async fn consumption(&self, id: SandboxId) -> Result<Option<Consumption>, Fault> {
+        self.data.consumption(id)
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {

@@ -424,7 +424,7 @@ fn kernel_at_least(release: &str, major: u32, minor: u32) -> bool {
 /// A short name for content.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    cubicle_model::hexadecimal(&sha2::Sha256::digest(bytes)[..16])
 }
 
 #[derive(Default)]

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use cubicle_backend::{Seen, State};
+use cubicle_backend::{Consumption, Seen, State};
 use cubicle_guest::hello::Key;
 use cubicle_guest::journal::{Kind as RecordKind, Reader};
+use cubicle_launcher::counted::counted;
 use cubicle_launcher::slots::{CONTROL, JOURNAL, living};
 use cubicle_model::{Fault, InstanceId, Kind, Placement, Receipt, SandboxId};
 use rustix::fs::{Mode, OFlags};
@@ -95,6 +96,22 @@ impl DataDirectory {
         ids.into_iter()
             .filter_map(|id| self.look(id).map(|found| found.map(|(seen, _)| seen)).transpose())
             .collect()
+    }
+
+    /// What a sandbox that lives uses.
+    pub(crate) fn consumption(&self, id: SandboxId) -> Result<Option<Consumption>, Fault> {
+        let unreadable =
+            |error: io::Error| Fault::new(Kind::Internal, format!("what {id} uses cannot be read: {error}"));
+        let Some(slot) = self.slot(id)? else { return Ok(None) };
+        let Some(process) = living(&slot).map_err(unreadable)? else { return Ok(None) };
+        let counted = counted(process, self.instance);
+        let journal = open_journal(&slot).and_then(|journal| rustix::fs::fstat(&journal).ok());
+        Ok(Some(Consumption {
+            memory_bytes: counted.memory_bytes,
+            processes: counted.processes,
+            cpu_us: counted.cpu_us,
+            journal_bytes: journal.and_then(|journal| u64::try_from(journal.st_size).ok()),
+        }))
     }
 
     /// A connection to a sandbox's control socket.

@@ -71,6 +71,7 @@ macro_rules! conformance_tests {
             a_bound_sandbox_dies_with_its_owner
             a_durable_sandbox_outlives_its_maker
             a_deadline_ends_a_sandbox
+            what_a_sandbox_uses_is_counted_while_it_lives
             a_journal_can_be_read_also_after_its_sandbox_ended
             an_owner_can_extend_the_deadline
             gc_removes_only_what_is_nobodys

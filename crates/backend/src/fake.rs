@@ -18,7 +18,8 @@ use cubicle_model::{
 };
 
 use crate::{
-    Backend, Bound, Capabilities, GuestStream, JournalBytes, Level, Met, Probed, Seen, State, Swept, Unmet,
+    Backend, Bound, Capabilities, Consumption, GuestStream, JournalBytes, Level, Met, Probed, Seen, State,
+    Swept, Unmet,
 };
 use receipt::{limits_by_name, receipt};
 
@@ -342,6 +343,13 @@ impl Backend for FakeBackend {
         let state = self.shared.current();
         let sandbox = state.sandboxes.get(&id).filter(|sandbox| sandbox.ready);
         Ok(sandbox.map(|sandbox| -> JournalBytes { Box::new(std::io::Cursor::new(sandbox.execs.journal())) }))
+    }
+
+    async fn consumption(&self, id: SandboxId) -> Result<Option<Consumption>, Fault> {
+        let state = self.shared.current();
+        let sandbox = state.sandboxes.get(&id).filter(|sandbox| sandbox.ready && !sandbox.ended);
+        // Its guest is a task of this process.
+        Ok(sandbox.map(|_| Consumption { processes: Some(1), ..Consumption::default() }))
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use cubicle_model::{Binding, Fault, Kind, Placement, SandboxId};
 use tokio::sync::watch;
 
-use crate::{Backend, Bound, GuestStream, JournalBytes, Probed, Seen, Swept};
+use crate::{Backend, Bound, Consumption, GuestStream, JournalBytes, Probed, Seen, Swept};
 
 /// The calls that can be made to fail. `probe` has no failure to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -180,6 +180,10 @@ impl<B: Backend> Backend for Faulty<B> {
 
     async fn journal(&self, id: SandboxId) -> Result<Option<JournalBytes>, Fault> {
         self.attempt(Call::Journal, self.inner.journal(id)).await
+    }
+
+    async fn consumption(&self, id: SandboxId) -> Result<Option<Consumption>, Fault> {
+        self.inner.consumption(id).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {

@@ -43,6 +43,12 @@ pub trait Backend: Send + Sync {
     /// sandbox's word: it may end within a record.
     async fn journal(&self, id: SandboxId) -> Result<Option<JournalBytes>, Fault>;
 
+    /// What a sandbox that lives uses now; none where it is absent or has ended. A backend that cannot tell says nothing.
+    async fn consumption(&self, id: SandboxId) -> Result<Option<Consumption>, Fault> {
+        let _ = id;
+        Ok(None)
+    }
+
     /// Ends the sandbox and removes everything it had on the host. Absent succeeds.
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault>;
 
@@ -77,6 +83,17 @@ pub enum State {
     Ready,
     /// The sandbox ended (deadline, crash, out of memory). Its journal can be read until `destroy`.
     Ended,
+}
+
+/// What a sandbox uses, as the host counts it. What this host does not count is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Consumption {
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
+    /// Of everything that ran in it so far.
+    pub cpu_us: Option<u64>,
+    pub journal_bytes: Option<u64>,
 }
 
 /// What `bind` changed of the receipt, and the listeners it made, in the order in which they were asked for.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cubicle_model::{Binding, Fault, Placement, SandboxId};
 
-use crate::{Backend, Bound, GuestStream, JournalBytes, Probed, Seen, Swept};
+use crate::{Backend, Bound, Consumption, GuestStream, JournalBytes, Probed, Seen, Swept};
 
 #[async_trait]
 impl<B: Backend + ?Sized> Backend for Arc<B> {
@@ -35,6 +35,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     async fn journal(&self, id: SandboxId) -> Result<Option<JournalBytes>, Fault> {
         (**self).journal(id).await
+    }
+
+    async fn consumption(&self, id: SandboxId) -> Result<Option<Consumption>, Fault> {
+        (**self).consumption(id).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {

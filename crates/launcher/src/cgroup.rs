@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use cubicle_model::InstanceId;
@@ -162,6 +162,17 @@ impl Hierarchy {
         all
     }
 
+    /// Removes the instance's own directories, unless a sandbox is in them. Nobody else may be about to use them.
+    pub fn leave(&self) {
+        for directory in self.directories() {
+            let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
+            // A directory that stays is empty, and the next launcher of this instance finds it.
+            if let Ok(path) = fs::read_link(link) {
+                let _ = fs::remove_dir(path);
+            }
+        }
+    }
+
     fn directories(&self) -> impl Iterator<Item = &OwnedFd> {
         let (first, second, third) = match self {
             Self::V1 { memory, pids, cpu } => (Some(memory), Some(pids), Some(cpu)),
@@ -266,7 +277,7 @@ impl Cgroup {
 
 /// Where the controllers are mounted and which cgroup this process is in.
 #[derive(Debug, PartialEq, Eq)]
-enum Located {
+pub(crate) enum Located {
     V1 { memory: Position, pids: Position, cpu: Position },
     V2(Position),
     Nowhere { because: String },
@@ -274,9 +285,9 @@ enum Located {
 
 /// The top of a hierarchy as this process sees it, and the cgroup that it is in.
 #[derive(Debug, PartialEq, Eq)]
-struct Position {
-    top: PathBuf,
-    own: PathBuf,
+pub(crate) struct Position {
+    pub(crate) top: PathBuf,
+    pub(crate) own: PathBuf,
 }
 
 impl Position {
@@ -294,8 +305,8 @@ impl Position {
     }
 }
 
-/// Reads `/proc/self/mountinfo` and `/proc/self/cgroup`.
-fn locate(mounts: &str, own: &str) -> Located {
+/// Reads `/proc/self/mountinfo` and the `/proc/…/cgroup` of a process.
+pub(crate) fn locate(mounts: &str, own: &str) -> Located {
     let own_path = |controller: &str| -> Option<&str> {
         own.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':');

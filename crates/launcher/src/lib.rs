@@ -6,6 +6,7 @@
 
 pub mod attempts;
 pub mod cgroup;
+pub mod counted;
 mod cradle;
 pub mod embryo;
 mod error;

@@ -136,7 +136,7 @@ fn hash(before: &str, node: NodeId, seq: i64, deed: &Deed) -> String {
     add(deed.request.as_deref());
     add(Some(&deed.outcome));
     add(deed.detail.as_deref());
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::hexadecimal(&hasher.finalize())
 }
 
 #[cfg(test)]

@@ -90,17 +90,20 @@ pub enum Exit {
     TimedOut,
     /// The sandbox ended before the kernel reported an exit. Never taken for success.
     Unknown,
+    /// It was refused, or never reached its sandbox: there was no process.
+    NotStarted,
 }
 
 impl Exit {
-    /// The exit code a shell would show: 124 on timeout, 137 when out of memory, 125 when it is not known.
+    /// The exit code a shell would show: 124 on timeout, 137 when out of memory, 125 when it is not known or there was no
+    /// process.
     pub fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code,
             Self::Signal(signal) => 128 + signal,
             Self::Oom => 137,
             Self::TimedOut => 124,
-            Self::Unknown => 125,
+            Self::Unknown | Self::NotStarted => 125,
         }
     }
 }

@@ -5,9 +5,12 @@
 
 pub mod admission;
 pub mod audit;
+pub mod clock;
+pub mod egress;
 pub mod error;
 pub mod event;
 pub mod exec;
+mod hexadecimal;
 pub mod id;
 pub mod isolation;
 pub mod lease;
@@ -24,6 +27,7 @@ pub mod tenant;
 pub use error::{Fault, Kind};
 pub use event::Event;
 pub use exec::{Command, ExecSpec, Exit, Stdin, TtySize};
+pub use hexadecimal::hexadecimal;
 pub use id::{
     ArtifactId, EventId, ExecId, InstanceId, KeyId, LeaseId, NodeId, ParseIdError, RequestId, SandboxId,
 };
@@ -32,7 +36,7 @@ pub use lease::{Lease, LeaseStatus};
 pub use limits::{Limit, LimitRequest, Limits};
 pub use name::{Name, UserName};
 pub use placement::{Binding, FileToWrite, Lifetime, Listener, Medium, Mount, Placement, Root};
-pub use principal::{Principal, Scope};
+pub use principal::{Principal, Proof, Scope};
 pub use receipt::Receipt;
 pub use sandbox::{Sandbox, SandboxState};
 pub use template::{Reuse, Template, TemplateRef};

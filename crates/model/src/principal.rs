@@ -7,9 +7,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::isolation::UnknownName;
-use crate::{KeyId, Name, UserName};
+use crate::{KeyId, Name, Timestamp, UserName};
 
-/// One right. A key has some of them.
+/// One right. A key or a token has some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -61,11 +61,29 @@ pub struct Principal {
     pub tenant: Name,
     pub user: UserName,
     pub scopes: BTreeSet<Scope>,
-    /// Absent for tokens of an identity provider and for a server without keys.
-    pub key: Option<KeyId>,
+    pub proof: Proof,
+}
+
+/// What a caller showed to be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    Key(KeyId),
+    /// A token of an identity provider.
+    Token {
+        expires_at: Timestamp,
+    },
+    /// For a server without keys.
+    Nothing,
 }
 
 impl Principal {
+    pub fn key(&self) -> Option<KeyId> {
+        match self.proof {
+            Proof::Key(id) => Some(id),
+            Proof::Token { .. } | Proof::Nothing => None,
+        }
+    }
+
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope) || self.scopes.contains(&Scope::Admin)
     }

@@ -13,12 +13,24 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("launcher", &["model", "sys", "guest"]),
     ("backend", &["model", "sys", "guest"]),
     ("backend-local", &["model", "sys", "guest", "backend", "launcher", "tests-leftovers"]),
-    ("store", &["model"]),
+    ("store", &["model", "tests-postgresql"]),
     ("api", &["model"]),
+    ("egress", &["model", "sys"]),
     ("server", &["model", "guest", "backend", "store", "api"]),
     (
         "cubicle",
-        &["model", "sys", "guest", "backend", "backend-local", "store", "api", "server", "tests-leftovers"],
+        &[
+            "model",
+            "sys",
+            "guest",
+            "backend",
+            "backend-local",
+            "store",
+            "api",
+            "server",
+            "tests-leftovers",
+            "tests-postgresql",
+        ],
     ),
 ];
 

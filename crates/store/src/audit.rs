@@ -67,17 +67,36 @@ pub(crate) fn append(
     outcome: &str,
     detail: Option<String>,
 ) -> Result<(), Fault> {
-    let lock = sql.and_lock();
-    let row = sql.row(
-        &format!("SELECT audit_seq, audit_hash FROM nodes WHERE id = ?1{lock}"),
-        values![context.node],
-    )?;
-    let mut row = row.ok_or_else(|| damaged("this node has not joined"))?;
-    let head = Head { node: context.node, seq: row.int()?, hash: row.text()? };
-    let actor = &context.actor;
-    let entry = chain(
-        &head,
-        Deed {
+    let mut chain = Chain::take(sql, context.node)?;
+    chain.append(sql, context, action, subject, outcome, detail)?;
+    chain.put_back(sql)
+}
+
+/// A node's chain in the hands of one transaction, for several entries.
+pub(crate) struct Chain {
+    head: Head,
+}
+
+impl Chain {
+    pub(crate) fn take(sql: &mut dyn Sql, node: NodeId) -> Result<Self, Fault> {
+        let lock = sql.and_lock();
+        let statement = format!("SELECT audit_seq, audit_hash FROM nodes WHERE id = ?1{lock}");
+        let row = sql.row(&statement, values![node])?;
+        let mut row = row.ok_or_else(|| damaged("this node has not joined"))?;
+        Ok(Self { head: Head { node, seq: row.int()?, hash: row.text()? } })
+    }
+
+    pub(crate) fn append(
+        &mut self,
+        sql: &mut dyn Sql,
+        context: &Context,
+        action: &str,
+        subject: &str,
+        outcome: &str,
+        detail: Option<String>,
+    ) -> Result<(), Fault> {
+        let actor = &context.actor;
+        let deed = Deed {
             time: context.now,
             tenant: actor.tenant.as_ref().map(ToString::to_string),
             actor: actor.name.clone(),
@@ -88,30 +107,40 @@ pub(crate) fn append(
             request: actor.request.map(|request| request.to_string()),
             outcome: outcome.into(),
             detail,
-        },
-    );
-    let Entry { node, seq, deed, hash } = entry;
-    sql.run(
-        "INSERT INTO audit (node, seq, time, tenant, actor, api_key, action, subject, origin, request, outcome, detail, \
-         hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-        values![
-            node,
-            seq,
-            deed.time,
-            deed.tenant,
-            deed.actor,
-            deed.key,
-            deed.action,
-            deed.subject,
-            deed.from,
-            deed.request,
-            deed.outcome,
-            deed.detail,
-            hash.as_str(),
-        ],
-    )?;
-    sql.run("UPDATE nodes SET audit_seq = ?2, audit_hash = ?3 WHERE id = ?1", values![node, seq, hash])?;
-    Ok(())
+        };
+        let Entry { node, seq, deed, hash } = chain(&self.head, deed);
+        sql.run(
+            "INSERT INTO audit (node, seq, time, tenant, actor, api_key, action, subject, origin, request, outcome, \
+             detail, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            values![
+                node,
+                seq,
+                deed.time,
+                deed.tenant,
+                deed.actor,
+                deed.key,
+                deed.action,
+                deed.subject,
+                deed.from,
+                deed.request,
+                deed.outcome,
+                deed.detail,
+                hash.as_str(),
+            ],
+        )?;
+        self.head = Head { node, seq, hash };
+        Ok(())
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.head.node
+    }
+
+    pub(crate) fn put_back(self, sql: &mut dyn Sql) -> Result<(), Fault> {
+        let Head { node, seq, hash } = self.head;
+        sql.run("UPDATE nodes SET audit_seq = ?2, audit_hash = ?3 WHERE id = ?1", values![node, seq, hash])
+            .map(drop)
+    }
 }
 
 fn list(sql: &mut dyn Sql, filter: &AuditFilter, page: &Page) -> Result<Vec<Entry>, Fault> {

@@ -61,17 +61,47 @@ pub(crate) fn emit(
     subject: &str,
     data: &Json,
 ) -> Result<(), Fault> {
-    let row = sql.row(
-        "UPDATE tenants SET event_seq = event_seq + 1 WHERE name = ?1 RETURNING event_seq",
-        values![tenant],
-    )?;
-    let seq = row.ok_or_else(|| damaged("an event belongs to no tenant"))?.int()?;
-    let id = EventId::from_random(sql.fresh());
-    sql.run(
-        "INSERT INTO events (tenant, seq, id, kind, subject, time, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        values![tenant, seq, id, kind, subject, now, data.to_string()],
-    )?;
-    Ok(())
+    let mut series = Series::take(sql, tenant)?;
+    series.emit(sql, now, kind, subject, data)?;
+    series.put_back(sql)
+}
+
+/// A tenant's events in the hands of one transaction, for several of them.
+pub(crate) struct Series {
+    tenant: Name,
+    seq: i64,
+}
+
+impl Series {
+    pub(crate) fn take(sql: &mut dyn Sql, tenant: &Name) -> Result<Self, Fault> {
+        let lock = sql.and_lock();
+        let statement = format!("SELECT event_seq FROM tenants WHERE name = ?1{lock}");
+        let row = sql.row(&statement, values![tenant])?;
+        let seq = row.ok_or_else(|| damaged("an event belongs to no tenant"))?.int()?;
+        Ok(Self { tenant: tenant.clone(), seq })
+    }
+
+    pub(crate) fn emit(
+        &mut self,
+        sql: &mut dyn Sql,
+        now: Timestamp,
+        kind: &str,
+        subject: &str,
+        data: &Json,
+    ) -> Result<(), Fault> {
+        self.seq += 1;
+        let id = EventId::from_random(sql.fresh());
+        sql.run(
+            "INSERT INTO events (tenant, seq, id, kind, subject, time, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            values![&self.tenant, self.seq, id, kind, subject, now, data.to_string()],
+        )
+        .map(drop)
+    }
+
+    pub(crate) fn put_back(self, sql: &mut dyn Sql) -> Result<(), Fault> {
+        let statement = "UPDATE tenants SET event_seq = ?2 WHERE name = ?1";
+        sql.run(statement, values![&self.tenant, self.seq]).map(drop)
+    }
 }
 
 fn event(mut row: Row) -> Result<Event<Json>, Fault> {

@@ -2,16 +2,18 @@
 //! transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use cubicle_model::admission::{Situation, Verdict, admit};
 use cubicle_model::lease::{Admission, Lease, LeaseEnd, LeaseStatus, until};
 use cubicle_model::tenant::Exceeded;
 use cubicle_model::{
-    Fault, Isolation, Kind, LeaseId, LimitRequest, Name, NodeId, Sandbox, SandboxId, TemplateRef, Usage,
-    UserName,
+    Fault, Isolation, Kind, LeaseId, LimitRequest, Name, NodeId, Sandbox, SandboxId, TemplateRef, Timestamp,
+    Usage, UserName,
 };
 use serde_json::{Value as Json, json};
 
+use crate::execs::{self, Begun, Exec, Owner, Planned};
 use crate::sql::{Conditions, Row, Sql, damaged, values};
 use crate::{Context, Page, Store, audit, events, locks, not_found, queue, sandboxes, tenants};
 
@@ -106,6 +108,10 @@ pub struct LeaseFilter {
     pub workflow: Option<String>,
 }
 
+/// A node ends its own leases. Its clock may differ from that of another, which therefore waits so long before it takes it for
+/// gone.
+const ANOTHER_NODES: Duration = Duration::from_secs(2 * 3600);
+
 const COLUMNS: &str = "id, tenant, user_name, workflow, request, template, sandbox, node, status, admission, \
     ttl_seconds, heartbeat_seconds, created_at, expires_at, ended_at, ended_because, millicpus, memory, one_shot, \
     version";
@@ -114,6 +120,31 @@ impl Store {
     /// Idempotent for (tenant, user, workflow, request).
     pub async fn acquire(&self, context: Context, ask: Acquire) -> Result<Acquired, Fault> {
         self.write(move |sql| acquire(sql, &context, &ask)).await
+    }
+
+    /// The same for a lease that is for one exec alone. Where a ready sandbox is granted, the exec is noted as well, and
+    /// returned: it may start at once.
+    pub async fn acquire_for(
+        &self,
+        context: Context,
+        ask: Acquire,
+        exec: Planned,
+    ) -> Result<(Acquired, Option<Exec>), Fault> {
+        self.write(move |sql| {
+            let acquired = acquire(sql, &context, &ask)?;
+            let Acquired::Granted { lease, sandbox, .. } = &acquired else { return Ok((acquired, None)) };
+            // One that has yet to be made may fail to be, and then nothing was to run.
+            if lease.admission != Admission::Warm {
+                return Ok((acquired, None));
+            }
+            let owner = Owner { lease: lease.id, tenant: &lease.tenant, user: &lease.user };
+            let exec = exec.clone().in_sandbox(sandbox.id, owner, context.now);
+            match execs::begin(sql, &context, &exec)? {
+                Begun::New => Ok((acquired, Some(exec))),
+                Begun::Repeated(_) => Err(damaged("a new lease has an exec already")),
+            }
+        })
+        .await
     }
 
     pub async fn lease(&self, id: LeaseId) -> Result<Option<Lease>, Fault> {
@@ -146,7 +177,7 @@ impl Store {
         .await
     }
 
-    /// Ends leases whose time is over, some at a time.
+    /// Ends leases whose time is over, some at a time: those of this node, and those of nodes that do not do it themselves.
     pub async fn expire_leases(&self, context: Context, most: u32) -> Result<Vec<EndedLease>, Fault> {
         self.write(move |sql| expire(sql, &context, most)).await
     }
@@ -345,10 +376,11 @@ fn renew(sql: &mut dyn Sql, context: &Context, id: LeaseId) -> Result<Lease, Fau
 }
 
 fn expire(sql: &mut dyn Sql, context: &Context, most: u32) -> Result<Vec<EndedLease>, Fault> {
+    let long_ago = context.now.saturating_sub(ANOTHER_NODES).unwrap_or(Timestamp::MIN);
     let found = sql.rows(
         "SELECT id, tenant FROM leases WHERE status IN ('ACTIVE', 'QUEUED') AND expires_at <= ?1 \
-         ORDER BY expires_at LIMIT ?2",
-        values![context.now, most],
+         AND (node = ?2 OR expires_at <= ?3) ORDER BY expires_at LIMIT ?4",
+        values![context.now, context.node, long_ago, most],
     )?;
     if found.is_empty() {
         return Ok(Vec::new());

@@ -29,12 +29,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cubicle_model::{Fault, KeyId, Kind, Name, NodeId, RequestId, Timestamp};
+use serde::{Deserialize, Serialize};
 
 pub use artifacts::{Artifact, ArtifactKind};
 pub use audit::AuditFilter;
-pub use execs::{Begun, Ended, Exec, ExecFilter};
+pub use execs::{Begun, Ended, Exec, ExecFilter, Finished, Owner, Planned, Untold};
 pub use keys::Key;
 pub use leases::{Acquire, Acquired, AfterLease, EndedLease, LeaseFilter, Room, Target};
+pub use nodes::Placed;
 pub use page::Page;
 pub use queue::Promoted;
 pub use repeat::Repeat;
@@ -50,6 +52,7 @@ pub type Random = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
 #[derive(Clone)]
 pub struct Store {
     driver: Arc<dyn Driver>,
+    shared: bool,
 }
 
 impl fmt::Debug for Store {
@@ -67,7 +70,7 @@ pub struct Context {
 }
 
 /// Whoever does something.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
     /// Absent for the server itself.
     pub tenant: Option<Name>,
@@ -88,12 +91,17 @@ impl Actor {
 impl Store {
     /// A file on this host, made and brought forward where needed. Blocks.
     pub fn open_sqlite(path: &Path, random: Random) -> Result<Self, Fault> {
-        Ok(Self { driver: Arc::new(sqlite::Sqlite::open(path, random)?) })
+        Ok(Self { driver: Arc::new(sqlite::Sqlite::open(path, random)?), shared: false })
     }
 
     /// A database that several servers may share. Blocks, and must not be called on an async thread.
     pub fn open_postgres(url: &str, random: Random) -> Result<Self, Fault> {
-        Ok(Self { driver: Arc::new(postgres::Postgres::open(url, random)?) })
+        Ok(Self { driver: Arc::new(postgres::Postgres::open(url, random)?), shared: true })
+    }
+
+    /// Whether other servers may have it too.
+    pub fn is_shared(&self) -> bool {
+        self.shared
     }
 
     async fn write<T: Send + 'static>(

@@ -1,12 +1,41 @@
 //! The servers that share this database.
 
 use cubicle_model::audit::Head;
-use cubicle_model::{Fault, NodeId, Timestamp};
+use cubicle_model::{ArtifactId, ExecId, Fault, LeaseId, NodeId, SandboxId, Timestamp};
 
 use crate::Store;
 use crate::sql::{Sql, values};
 
+/// What only one node can do something with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placed {
+    Sandbox(SandboxId),
+    Lease(LeaseId),
+    Exec(ExecId),
+    Artifact(ArtifactId),
+}
+
 impl Store {
+    /// The node that has something, if anybody has. Of an artifact it is the one that had its sandbox.
+    pub async fn node_of(&self, what: Placed) -> Result<Option<NodeId>, Fault> {
+        self.read(move |sql| {
+            let row = match what {
+                Placed::Sandbox(id) => sql.row("SELECT node FROM sandboxes WHERE id = ?1", values![id]),
+                Placed::Lease(id) => sql.row("SELECT node FROM leases WHERE id = ?1", values![id]),
+                Placed::Exec(id) => sql.row(
+                    "SELECT node FROM sandboxes WHERE id = (SELECT sandbox FROM execs WHERE id = ?1)",
+                    values![id],
+                ),
+                Placed::Artifact(id) => sql.row(
+                    "SELECT node FROM sandboxes WHERE id = (SELECT subject FROM artifacts WHERE id = ?1)",
+                    values![id],
+                ),
+            }?;
+            row.map(|mut row| row.parsed()).transpose()
+        })
+        .await
+    }
+
     /// A server starts, for the first time or again.
     pub async fn join(&self, node: NodeId, address: String, now: Timestamp) -> Result<(), Fault> {
         self.write(move |sql| join(sql, node, &address, now)).await

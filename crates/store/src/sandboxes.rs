@@ -165,11 +165,22 @@ impl Store {
         .await
     }
 
-    /// Ready sandboxes of a node that nobody has.
-    pub async fn idle(&self, node: NodeId) -> Result<u64, Fault> {
+    /// How many sandboxes of a node stand, by template and state.
+    pub async fn count_sandboxes(
+        &self,
+        node: NodeId,
+    ) -> Result<Vec<(TemplateRef, SandboxState, u64)>, Fault> {
         self.read(move |sql| {
-            let statement = "SELECT COUNT(*) FROM sandboxes WHERE node = ?1 AND state = 'idle'";
-            sql.number(statement, values![node]).map(i64::unsigned_abs)
+            let statement = format!(
+                "SELECT template, state, COUNT(*) FROM sandboxes WHERE node = ?1 AND {STANDING} \
+                 GROUP BY template, state ORDER BY template, state"
+            );
+            let rows = sql.rows(&statement, values![node])?.into_iter();
+            rows.map(|mut row| {
+                let (template, state) = (row.parsed()?, row.one_of(&SandboxState::ALL, SandboxState::name)?);
+                Ok((template, state, row.unsigned()?))
+            })
+            .collect()
         })
         .await
     }

@@ -1,4 +1,6 @@
-//! SQLite in a file: one thread writes, a few read, and one moves what was written from the log into the file.
+//! SQLite in a file. A transaction is carried out by whoever asks for it where a connection is free, because waking a
+//! thread takes as long; otherwise one thread writes for all, and a few read. Another one moves what was written from the
+//! log into the file.
 
 mod checkpoint;
 mod writer;
@@ -6,8 +8,9 @@ mod writer;
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::Random;
 use crate::driver::{Driver, Durability, Job, Work, carry_out, spawn};
 use crate::sql::{Row, Sql, Value};
+use writer::Writer;
 
 /// How long another process may hold the lock before a transaction is refused.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,8 +31,12 @@ const READERS: usize = 2;
 const PREPARED: usize = 160;
 
 pub(crate) struct Sqlite {
-    writer: Sender<Job>,
-    readers: Sender<Job>,
+    writer: Arc<Mutex<Writer>>,
+    /// Jobs that wait for the writer's thread; whoever comes later does not overtake them.
+    waiting: Arc<AtomicUsize>,
+    to_writer: Sender<Job>,
+    readers: Vec<Arc<Mutex<Reader>>>,
+    to_readers: Sender<Job>,
 }
 
 impl Sqlite {
@@ -36,17 +44,29 @@ impl Sqlite {
         let mut connection = connect(path)?;
         migrate(&mut connection, &random)?;
         let checkpoints = checkpoint::start(connect(path)?)?;
-        let mut writer = writer::Writer::new(connection, Arc::clone(&random), checkpoints)?;
-        let (to_writer, jobs) = channel();
-        spawn("store-writer", move || writer.serve(&jobs))?;
+        let writer = Writer::new(connection, Arc::clone(&random), checkpoints)?;
+        let (writer, waiting) = (Arc::new(Mutex::new(writer)), Arc::<AtomicUsize>::default());
+        let (to_writer, jobs) = channel::<Job>();
+        spawn("store-writer", {
+            let (writer, waiting) = (Arc::clone(&writer), Arc::clone(&waiting));
+            move || {
+                while let Ok(first) = jobs.recv() {
+                    let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                    waiting.fetch_sub(writer.catch_up(first, &jobs), Ordering::Relaxed);
+                }
+            }
+        })?;
         let (to_readers, jobs) = channel();
         let jobs = Arc::new(Mutex::new(jobs));
+        let mut readers = Vec::new();
         for _ in 0..READERS {
-            let connection = connect(path)?;
-            let (jobs, random) = (Arc::clone(&jobs), Arc::clone(&random));
-            spawn("store-reader", move || read_all(&connection, &jobs, &random))?;
+            let reader = Reader { connection: connect(path)?, random: Arc::clone(&random) };
+            let reader = Arc::new(Mutex::new(reader));
+            readers.push(Arc::clone(&reader));
+            let jobs = Arc::clone(&jobs);
+            spawn("store-reader", move || read_all(&reader, &jobs))?;
         }
-        Ok(Self { writer: to_writer, readers: to_readers })
+        Ok(Self { writer, waiting, to_writer, readers, to_readers })
     }
 
     async fn submit(&self, to: &Sender<Job>, durability: Durability, work: Work) -> Result<(), Fault> {
@@ -60,11 +80,23 @@ impl Sqlite {
 #[async_trait]
 impl Driver for Sqlite {
     async fn write(&self, durability: Durability, work: Work) -> Result<(), Fault> {
-        self.submit(&self.writer, durability, work).await
+        // Waiting for a disk is not for a caller's thread.
+        if durability == Durability::Crash
+            && self.waiting.load(Ordering::Relaxed) == 0
+            && let Some(mut writer) = free(&self.writer)
+            && let Some(outcome) = writer.at_once(&work)
+        {
+            return outcome;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.submit(&self.to_writer, durability, work).await
     }
 
     async fn read(&self, work: Work) -> Result<(), Fault> {
-        self.submit(&self.readers, Durability::Crash, work).await
+        if let Some(reader) = self.readers.iter().find_map(|reader| free(reader)) {
+            return reader.carry_out(&work);
+        }
+        self.submit(&self.to_readers, Durability::Crash, work).await
     }
 }
 
@@ -119,16 +151,39 @@ fn run(connection: &Connection, statement: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(statement)?.execute([]).map(drop)
 }
 
-fn read_all(connection: &Connection, jobs: &Mutex<Receiver<Job>>, random: &Random) {
-    loop {
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return };
+/// One that nobody uses right now.
+fn free<T>(shared: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match shared.try_lock() {
+        Ok(guard) => Some(guard),
+        // A transaction that panics is undone, and leaves the connection as it was.
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+struct Reader {
+    connection: Connection,
+    random: Random,
+}
+
+impl Reader {
+    fn carry_out(&self, work: &Work) -> Result<(), Fault> {
+        let Self { connection, random } = self;
         let outcome = match run(connection, "BEGIN") {
-            Ok(()) => carry_out(&job.work, &mut Open { connection, random }),
+            Ok(()) => carry_out(work, &mut Open { connection, random }),
             Err(error) => Err(fault(&error)),
         };
         // Before the answer: an open transaction would hold the log.
         let _ = run(connection, "ROLLBACK");
+        outcome
+    }
+}
+
+fn read_all(reader: &Mutex<Reader>, jobs: &Mutex<Receiver<Job>>) {
+    loop {
+        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = job else { return };
+        let outcome = reader.lock().unwrap_or_else(PoisonError::into_inner).carry_out(&job.work);
         job.answer(outcome);
     }
 }

@@ -37,6 +37,26 @@ pub async fn what_is_absent_is_a_value_not_an_error(harness: &dyn Harness) -> Ve
     Verdict::Holds
 }
 
+pub async fn what_a_sandbox_uses_is_counted_while_it_lives(harness: &dyn Harness) -> Verdict {
+    let backend = harness.open().await;
+    let place = harness.placement(Lifetime::Bound);
+    let consumed =
+        async || insist(async || backend.consumption(place.id).await).await.expect("it can be asked");
+    assert_eq!(consumed().await, None, "what is absent uses something");
+    made(&*backend, &place).await;
+    let Some(uses) = consumed().await else {
+        return Verdict::Skipped("this backend does not count what sandboxes use".into());
+    };
+    for (what, value) in
+        [("memory", uses.memory_bytes), ("processes", uses.processes), ("journal", uses.journal_bytes)]
+    {
+        assert_ne!(value, Some(0), "a sandbox that lives has no {what}");
+    }
+    destroyed(&*backend, place.id).await;
+    assert_eq!(consumed().await, None, "what was destroyed uses something");
+    Verdict::Holds
+}
+
 pub async fn list_finds_what_another_process_made(harness: &dyn Harness) -> Verdict {
     let maker = harness.open().await;
     let place = harness.placement(Lifetime::Bound);

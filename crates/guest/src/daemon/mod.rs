@@ -40,7 +40,7 @@ use serde_json::Value;
 use crate::hello::Key;
 use crate::journal::OpenError;
 
-pub use server::EXIT_DEADLINE;
+pub use server::{EXIT_DEADLINE, EXIT_FORGOTTEN};
 
 /// Exit code of a daemon that could not begin.
 pub const EXIT_CANNOT_START: i32 = 70;

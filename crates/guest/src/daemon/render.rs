@@ -113,6 +113,6 @@ pub(super) fn exit_line(exit: Exit) -> String {
         Exit::Signal(signal) => format!("{{\"exit\":null,\"signal\":{signal}}}\n"),
         Exit::Oom => "{\"exit\":null,\"oom\":true}\n".into(),
         Exit::TimedOut => "{\"exit\":null,\"timed_out\":true}\n".into(),
-        Exit::Unknown => "{\"exit\":null,\"unknown\":true}\n".into(),
+        Exit::Unknown | Exit::NotStarted => "{\"exit\":null,\"unknown\":true}\n".into(),
     }
 }

@@ -29,6 +29,10 @@ use crate::journal::{Draft, Journal, Kind};
 
 /// Exit code when the sandbox reached its deadline.
 pub const EXIT_DEADLINE: i32 = 75;
+/// Exit code when the host has removed the journal, and with it every way to find the sandbox.
+pub const EXIT_FORGOTTEN: i32 = 76;
+/// Between two looks whether the journal is still there.
+const LOOK_NANOS: u64 = 15_000_000_000;
 const EXIT_ASKED: i32 = 0;
 
 /// Beside one connection for each exec that may run.
@@ -193,6 +197,10 @@ impl Server {
         server.adopt(past).map_err(doing("complete an earlier journal"))?;
         server.write_first_records(&config.place).map_err(doing("write the journal"))?;
         server.set_deadline(config.deadline_seconds);
+        // A journal that never had one cannot lose it.
+        if server.journal.has_a_name() {
+            server.timers.add(now + LOOK_NANOS, Due::Look);
+        }
         server.watch_sources().map_err(doing("watch a descriptor"))?;
         for stream in config.connections {
             server.welcome(stream).map_err(doing("greet the host"))?;
@@ -306,6 +314,8 @@ impl Server {
                 Due::Timeout(exec) => self.timeout_is_over(exec),
                 Due::Ending(exec) => self.go_on_ending(exec),
                 Due::Unwritten => {}
+                Due::Look if !self.journal.has_a_name() => self.end_sandbox(EXIT_FORGOTTEN),
+                Due::Look => self.timers.add(now + LOOK_NANOS, Due::Look),
             }
         }
     }

@@ -23,6 +23,8 @@ pub(super) enum Due {
     Ending(u32),
     /// Another attempt to write records that did not fit.
     Unwritten,
+    /// The next look whether the host still has the journal.
+    Look,
 }
 
 #[derive(Debug)]

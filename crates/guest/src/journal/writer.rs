@@ -142,6 +142,11 @@ impl Journal {
         self.file.as_fd()
     }
 
+    /// Whether anybody can still find the file.
+    pub fn has_a_name(&self) -> bool {
+        rustix::fs::fstat(&self.file).is_ok_and(|seen| seen.st_nlink > 0)
+    }
+
     /// Where the next record will begin: nothing behind it is ever delivered.
     pub fn end(&self) -> u64 {
         self.end

@@ -157,3 +157,10 @@ fn a_deadline_ends_the_sandbox_and_can_be_extended() {
     assert_eq!(sandbox.wait_for_end(), Some(75));
     wait_until("what ran in it is gone", || !is_alive(pid));
 }
+
+#[test]
+fn a_sandbox_whose_journal_was_removed_ends() {
+    let mut sandbox = Sandbox::start_with(&["--deadline-seconds", "3600"]);
+    std::fs::remove_file(sandbox.journal_path()).unwrap();
+    assert_eq!(sandbox.wait_for_end(), Some(cubicle_guest::daemon::EXIT_FORGOTTEN));
+}

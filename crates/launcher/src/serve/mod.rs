@@ -16,6 +16,7 @@ use cubicle_model::{Kind, SandboxId};
 use cubicle_sys::children::{EndedChildren, set_ended_children};
 use cubicle_sys::spawn::Permit;
 use rustix::event::epoll;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::Timespec;
 
@@ -51,6 +52,16 @@ pub fn serve(caller: Channel) -> io::Result<()> {
     launcher.run()
 }
 
+/// A lock that all launchers of a data directory share, on a description of its own.
+fn be_present(data: BorrowedFd<'_>) -> Result<OwnedFd, Failed> {
+    let locked = || {
+        let directory = openat(data, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        flock(&directory, FlockOperation::LockShared)?;
+        Ok::<_, rustix::io::Errno>(directory)
+    };
+    locked().step(|| "lock the data directory".into())
+}
+
 struct Launcher {
     caller: Channel,
     poll: OwnedFd,
@@ -59,6 +70,8 @@ struct Launcher {
     lifeline: OwnedFd,
     /// To come back after a visit to a sandbox's mount namespace.
     own_mounts: OwnedFd,
+    /// The data directory, locked together with every other launcher that uses it.
+    presence: OwnedFd,
     hierarchy: Hierarchy,
     users: Option<Users>,
     outside: Outside,
@@ -132,6 +145,7 @@ impl Launcher {
             rustix::fs::fchown(&data, owner.0, owner.1).step(|| "own the data directory".into())?;
         }
         let slots = Slots::open(data.as_fd(), users.map(Users::service))?;
+        let presence = be_present(data.as_fd())?;
         let hierarchy = Hierarchy::open(start.instance, privileged);
         let host = Host {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -150,6 +164,7 @@ impl Launcher {
             start,
             lifeline,
             own_mounts,
+            presence,
             hierarchy,
             users,
             outside,
@@ -200,8 +215,16 @@ impl Launcher {
             }
             self.retry_removals();
             if abandoned && self.has_nothing_to_end() {
+                self.leave();
                 return Ok(());
             }
+        }
+    }
+
+    /// The last one of an instance takes its cgroups along. Whoever starts meanwhile waits for the lock, and makes them anew.
+    fn leave(&self) {
+        if flock(&self.presence, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            self.hierarchy.leave();
         }
     }
 

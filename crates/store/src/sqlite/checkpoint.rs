@@ -3,9 +3,9 @@
 //! The writer starts the log anew when everything in it has been moved. Under a steady load that moment never comes by
 //! itself, so from some size on the writer moves the rest between two transactions; by then it is little.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cubicle_model::Fault;
 use rusqlite::Connection;
@@ -23,18 +23,24 @@ pub(super) struct Checkpoints {
     /// At which length it was moved last.
     asked_at: i32,
     wake: SyncSender<()>,
+    /// Held by whoever moves it: SQLite lets only one, and sends others away.
+    moving: Arc<Mutex<()>>,
 }
 
 /// `connection` is used for nothing else.
 pub(super) fn start(connection: Connection) -> Result<Checkpoints, Fault> {
     // A wake-up that waits already covers the next one too.
     let (wake, woken) = sync_channel(1);
-    spawn("store-checkpoint", move || {
-        while woken.recv().is_ok() {
-            checkpoint(&connection);
+    let moving = Arc::<Mutex<()>>::default();
+    spawn("store-checkpoint", {
+        let moving = Arc::clone(&moving);
+        move || {
+            while woken.recv().is_ok() {
+                checkpoint(&connection, &moving);
+            }
         }
     })?;
-    Ok(Checkpoints { pages: Arc::default(), asked_at: 0, wake })
+    Ok(Checkpoints { pages: Arc::default(), asked_at: 0, wake, moving })
 }
 
 impl Checkpoints {
@@ -47,6 +53,11 @@ impl Checkpoints {
         }))
     }
 
+    /// Whether the next commit has to move the log itself, which takes a while.
+    pub(super) fn are_due(&self) -> bool {
+        self.pages.load(Ordering::Relaxed) >= TOO_MANY
+    }
+
     pub(super) fn after_commit(&mut self, connection: &Connection) {
         let length = self.pages.load(Ordering::Relaxed);
         if length < self.asked_at {
@@ -55,7 +66,7 @@ impl Checkpoints {
         }
         if length >= TOO_MANY && length - self.asked_at >= WORTH_MOVING {
             self.asked_at = length;
-            checkpoint(connection);
+            checkpoint(connection, &self.moving);
         } else if length - self.asked_at >= WORTH_MOVING {
             self.asked_at = length;
             let _ = self.wake.try_send(());
@@ -64,6 +75,7 @@ impl Checkpoints {
 }
 
 /// As far as no reader needs the older state. What fails now is done the next time.
-fn checkpoint(connection: &Connection) {
+fn checkpoint(connection: &Connection, moving: &Mutex<()>) {
+    let _alone = moving.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
 }

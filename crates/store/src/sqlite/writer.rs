@@ -1,15 +1,16 @@
-//! The one thread that writes.
+//! Whoever writes: the caller itself where nobody else does, and otherwise one thread for all.
 //!
 //! Transactions that arrive while one is being committed are committed together, each in a savepoint of its own. That
 //! makes many writers as cheap as one, and none of them can undo another.
 
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use cubicle_model::{Fault, Kind};
 use rusqlite::Connection;
 
 use super::checkpoint::Checkpoints;
-use super::{Open, fault, run};
+use super::{Open, PATIENCE, fault, run};
 use crate::Random;
 use crate::driver::{Durability, Job, Work, again, carry_out};
 
@@ -34,63 +35,91 @@ impl Writer {
         Ok(Self { connection, random, checkpoints, durability: Durability::Crash })
     }
 
-    /// Until nobody can send a job any more.
-    pub(super) fn serve(&mut self, jobs: &Receiver<Job>) {
-        while let Ok(first) = jobs.recv() {
-            let mut together = vec![first];
-            together.extend(jobs.try_iter().take(MOST_TOGETHER - 1));
-            if let Err((mut waiting, error)) = self.commit(together) {
-                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) {
-                    // Whoever came meanwhile has waited as long; waiting again for each of them would add up.
-                    waiting.extend(jobs.try_iter());
-                }
-                for job in waiting {
-                    job.answer(Err(fault(&error)));
-                }
-            }
-            self.checkpoints.after_commit(&self.connection);
+    /// Carries out one transaction on the caller's thread, where nothing has to be waited for; otherwise it is not begun.
+    pub(super) fn at_once(&mut self, work: &Work) -> Option<Result<(), Fault>> {
+        if self.checkpoints.are_due() || self.connection.busy_timeout(Duration::ZERO).is_err() {
+            return None;
         }
+        let outcome = self.transact(std::slice::from_ref(&work), Durability::Crash).ok()?;
+        self.checkpoints.after_commit(&self.connection);
+        outcome.into_iter().next()
     }
 
-    /// Gives the jobs back where none of them was begun.
-    fn commit(&mut self, jobs: Vec<Job>) -> Result<(), (Vec<Job>, rusqlite::Error)> {
+    /// Carries out what waits, and says how many that were.
+    pub(super) fn catch_up(&mut self, first: Job, jobs: &Receiver<Job>) -> usize {
+        let mut together = vec![first];
+        together.extend(jobs.try_iter().take(MOST_TOGETHER - 1));
         let strictest = |found, job: &Job| match job.durability {
             Durability::PowerLoss => Durability::PowerLoss,
             Durability::Crash => found,
         };
-        let wanted = jobs.iter().fold(Durability::Crash, strictest);
-        let begun = self.set(wanted).and_then(|()| run(&self.connection, "BEGIN IMMEDIATE"));
-        if let Err(error) = begun {
-            return Err((jobs, error));
-        }
-        let mut undone = None;
-        let mut outcomes = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            // A full disk or a failing one may undo everything that is open; nothing more may be added to it then.
-            if undone.is_none() {
-                let outcome = self.in_savepoint(&job.work);
-                if self.connection.is_autocommit() {
-                    undone = Some(outcome.as_ref().err().map_or_else(given_up, again));
+        let durability = together.iter().fold(Durability::Crash, strictest);
+        let works: Vec<&Work> = together.iter().map(|job| &job.work).collect();
+        let patient = self.connection.busy_timeout(PATIENCE);
+        match patient.and_then(|()| self.transact(&works, durability)) {
+            Ok(outcomes) => {
+                let count = together.len();
+                for (job, outcome) in together.into_iter().zip(outcomes) {
+                    job.answer(outcome);
                 }
-                outcomes.push((job, outcome));
-            } else {
-                outcomes.push((job, Ok(())));
+                self.checkpoints.after_commit(&self.connection);
+                count
+            }
+            Err(error) => {
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) {
+                    // Whoever came meanwhile has waited as long; waiting again for each of them would add up.
+                    together.extend(jobs.try_iter());
+                }
+                let count = together.len();
+                for job in together {
+                    job.answer(Err(fault(&error)));
+                }
+                count
             }
         }
+    }
+
+    /// What came of each; an error where none of them was begun.
+    fn transact(
+        &mut self,
+        works: &[&Work],
+        durability: Durability,
+    ) -> rusqlite::Result<Vec<Result<(), Fault>>> {
+        self.set(durability)?;
+        run(&self.connection, "BEGIN IMMEDIATE")?;
+        let mut undone = None;
+        let mut outcomes = Vec::with_capacity(works.len());
+        for work in works {
+            // A full disk or a failing one may undo everything that is open; nothing more may be added to it then.
+            if undone.is_some() {
+                outcomes.push(Ok(()));
+                continue;
+            }
+            let outcome = match works.len() {
+                // Its failure is the failure of the whole.
+                1 => self.carry_out(work),
+                _ => self.in_savepoint(work),
+            };
+            if self.connection.is_autocommit() {
+                undone = Some(outcome.as_ref().err().map_or_else(given_up, again));
+            }
+            outcomes.push(outcome);
+        }
+        let worthless = outcomes.iter().all(Result::is_err);
         if undone.is_none()
+            && !worthless
             && let Err(error) = run(&self.connection, "COMMIT")
         {
-            // Without the rollback the next transaction would find one open.
-            let _ = run(&self.connection, "ROLLBACK");
             undone = Some(fault(&error));
         }
-        for (job, outcome) in outcomes {
-            job.answer(match &undone {
-                Some(reason) => Err(again(reason)),
-                None => outcome,
-            });
+        if !self.connection.is_autocommit() {
+            // Without the rollback the next transaction would find one open.
+            let _ = run(&self.connection, "ROLLBACK");
         }
-        Ok(())
+        if let Some(reason) = undone {
+            outcomes.iter_mut().for_each(|outcome| *outcome = Err(again(&reason)));
+        }
+        Ok(outcomes)
     }
 
     fn set(&mut self, wanted: Durability) -> rusqlite::Result<()> {
@@ -105,10 +134,14 @@ impl Writer {
         Ok(())
     }
 
+    fn carry_out(&self, work: &Work) -> Result<(), Fault> {
+        carry_out(work, &mut Open { connection: &self.connection, random: &self.random })
+    }
+
     fn in_savepoint(&self, work: &Work) -> Result<(), Fault> {
         let run = |statement| run(&self.connection, statement).map_err(|error| fault(&error));
         run("SAVEPOINT one")?;
-        let outcome = carry_out(work, &mut Open { connection: &self.connection, random: &self.random });
+        let outcome = self.carry_out(work);
         if outcome.is_err() {
             // Where everything was undone there is no savepoint any more, and the first failure is the one to tell.
             let _ = run("ROLLBACK TO one");
@@ -163,7 +196,9 @@ mod tests {
             };
             let answers: Vec<Answer> = works.into_iter().map(send).collect();
             drop(sender);
-            self.writer.serve(&jobs);
+            while let Ok(first) = jobs.recv() {
+                self.writer.catch_up(first, &jobs);
+            }
             answers.into_iter().map(|mut answer| answer.try_recv().expect("everybody is answered")).collect()
         }
 
@@ -190,6 +225,29 @@ mod tests {
         let kinds: Vec<_> = outcomes.iter().map(|outcome| outcome.as_ref().map_err(Fault::kind)).collect();
         assert_eq!(kinds, [Ok(&()), Err(Kind::Denied), Err(Kind::Conflict), Ok(&())]);
         assert_eq!(bench.rows(), ["first", "last"]);
+    }
+
+    #[test]
+    fn a_transaction_that_fails_alone_leaves_nothing_open() {
+        let mut bench = Bench::new();
+        let half: Work = Arc::new(|sql| {
+            sql.run("INSERT INTO t VALUES (?1)", values!["half"])?;
+            Err(Fault::new(Kind::Denied, "no"))
+        });
+        assert_eq!(bench.writer.at_once(&half).unwrap().unwrap_err().kind(), Kind::Denied);
+        assert!(bench.writer.at_once(&add("whole")).unwrap().is_ok());
+        assert_eq!(bench.rows(), ["whole"]);
+    }
+
+    #[test]
+    fn a_caller_does_not_wait_for_a_locked_database_itself() {
+        let mut bench = Bench::new();
+        let somebody = connect(&bench._directory.path().join("db")).unwrap();
+        somebody.execute_batch("BEGIN IMMEDIATE").unwrap();
+        assert!(bench.writer.at_once(&add("early")).is_none());
+        somebody.execute_batch("ROLLBACK").unwrap();
+        assert!(bench.write(vec![add("early")])[0].is_ok());
+        assert_eq!(bench.rows(), ["early"]);
     }
 
     #[test]

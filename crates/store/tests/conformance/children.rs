@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use cubicle_model::NodeId;
 use cubicle_store::{Acquire, Acquired, Actor, Context, Store};
+use cubicle_tests_postgresql::Cluster;
 
-use crate::postgresql::Cluster;
 use crate::world::{Database, World, at_once, bits, in_time, random, room};
 
 const ORDERS: &str = "CUBICLE_STORE_TEST_ORDERS";

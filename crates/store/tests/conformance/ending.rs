@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cubicle_model::lease::{Admission, LeaseEnd, LeaseStatus};
 use cubicle_model::{Kind, LeaseId, Quota, SandboxState};
-use cubicle_store::{Acquire, Acquired, AfterLease};
+use cubicle_store::{Acquire, Acquired, AfterLease, EndedLease};
 
 use crate::world::{World, at_once, bits, kind, name, user};
 
@@ -64,7 +64,7 @@ pub(crate) async fn a_lease_that_many_release_at_once_ends_once(world: World) {
     assert_eq!(told.iter().filter(|event| event.kind == "lease.released").count(), 1);
 }
 
-pub(crate) async fn expired_leases_are_ended_once_by_many_servers(world: World) {
+pub(crate) async fn expired_leases_are_ended_once_by_the_servers_that_have_them(world: World) {
     for tenant in ["a", "b", "c"] {
         world.tenant(tenant, Quota::default(), 1).await;
     }
@@ -86,6 +86,10 @@ pub(crate) async fn expired_leases_are_ended_once_by_many_servers(world: World) 
     .await;
     let ended: Vec<_> = outcomes.into_iter().flatten().collect();
     assert_eq!(ended.len(), 26);
+    check_ended(ended);
+}
+
+fn check_ended(ended: Vec<EndedLease>) {
     for one in ended {
         assert!(one.just_now);
         assert_eq!(
@@ -94,6 +98,20 @@ pub(crate) async fn expired_leases_are_ended_once_by_many_servers(world: World) 
         );
         assert_eq!(one.sandbox.unwrap().state, SandboxState::Teardown);
     }
+}
+
+pub(crate) async fn leases_of_a_server_that_does_not_come_back_are_ended_by_another(world: World) {
+    let second = world.another_server().await;
+    second.granted(world.ask("acme")).await;
+    // Its clock may be another one, and it may only be slow.
+    world.pass(60);
+    assert!(world.store.expire_leases(world.context(), 100).await.unwrap().is_empty());
+    world.pass(3600);
+    assert!(world.store.expire_leases(world.context(), 100).await.unwrap().is_empty());
+    world.pass(3600);
+    let ended = world.store.expire_leases(world.context(), 100).await.unwrap();
+    assert_eq!(ended.len(), 1);
+    check_ended(ended);
 }
 
 pub(crate) async fn a_heartbeat_and_an_expiry_that_race_agree(world: World) {

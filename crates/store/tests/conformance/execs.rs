@@ -1,8 +1,11 @@
 //! Execs: begun once, counted, and ended once.
 
+use cubicle_model::audit::Entry;
 use cubicle_model::lease::LeaseEnd;
-use cubicle_model::{ExecId, Exit, Kind, Lease, Quota, Sandbox};
-use cubicle_store::{AfterLease, Begun, Ended, Exec, ExecFilter};
+use cubicle_model::{ExecId, Exit, Kind, Lease, LeaseStatus, Quota, Sandbox};
+use cubicle_store::{
+    Actor, AfterLease, AuditFilter, Begun, Context, Ended, Exec, ExecFilter, Finished, Untold,
+};
 use serde_json::json;
 
 use crate::world::{World, at_once, bits, kind, name, page};
@@ -18,6 +21,7 @@ fn exec(world: &World, lease: &Lease, sandbox: &Sandbox) -> Exec {
         command: json!(["echo", "päckchen \u{0} \"'?1"]),
         created_at: world.now(),
         ended: None,
+        refused: None,
     }
 }
 
@@ -37,6 +41,10 @@ pub(crate) async fn an_exec_is_begun_once_also_when_raced(world: World) {
     }
     assert_eq!(world.store.exec(asked.id).await.unwrap(), Some(asked.clone()));
     assert_eq!(world.store.running_execs(world.node).await.unwrap(), std::slice::from_ref(&asked));
+    let untold = Untold { begun: vec![(asked.id, name("acme"))], finished: Vec::new() };
+    for at in [&world, &second] {
+        at.store.tell_execs(at.context(), untold.clone()).await.unwrap();
+    }
     let told = world.store.events(name("acme"), Some(asked.id.to_string()), 0, 10).await.unwrap();
     assert_eq!(told.len(), 1);
 }
@@ -131,4 +139,60 @@ pub(crate) async fn the_first_report_of_an_end_counts(world: World) {
     assert!(world.store.running_execs(world.node).await.unwrap().is_empty());
     // Nobody knows it: nothing to note, and no failure.
     world.store.end_exec(world.context(), ExecId::from_random(bits()), ended(Exit::Oom)).await.unwrap();
+}
+
+pub(crate) async fn an_exec_is_told_of_once_by_whoever_asked_for_it(world: World) {
+    let (lease, sandbox) = world.leased(world.ask("acme")).await;
+    let (short, long) = (exec(&world, &lease, &sandbox), exec(&world, &lease, &sandbox));
+    let ada = Context { actor: Actor { name: "ada".into(), ..world.context().actor }, ..world.context() };
+    for begun in [&short, &long] {
+        world.store.begin_exec(ada.clone(), begun.clone()).await.unwrap();
+    }
+    let asked_at = world.now();
+    world.pass(5);
+    let ended =
+        Ended { at: world.now(), exit: Exit::Code(0), stdout_bytes: 1, stderr_bytes: 2, duration_us: 3 };
+    let finished = Finished { exec: short.id, tenant: name("acme"), ended, lease: Some(lease.id) };
+    let untold = Untold { begun: vec![(long.id, name("acme"))], finished: vec![finished] };
+    for round in 0..2 {
+        let released = world.store.tell_execs(world.context(), untold.clone()).await.unwrap();
+        assert_eq!(released.iter().map(|one| one.just_now).collect::<Vec<_>>(), [round == 0]);
+    }
+    let kinds = async |id: ExecId| {
+        let told = world.store.events(name("acme"), Some(id.to_string()), 0, 10).await.unwrap();
+        told.into_iter().map(|event| event.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(short.id).await, ["exec.started", "exec.ended"]);
+    assert_eq!(kinds(long.id).await, ["exec.started"]);
+    for id in [short.id, long.id] {
+        let filter = AuditFilter { subject: Some(id.to_string()), ..AuditFilter::default() };
+        let lines = world.store.audit(filter, page(10)).await.unwrap();
+        let line = |entry: &Entry| (entry.deed.actor.clone(), entry.deed.action.clone(), entry.deed.time);
+        assert_eq!(
+            lines.iter().map(line).collect::<Vec<_>>(),
+            [("ada".to_owned(), "exec.create".to_owned(), asked_at)]
+        );
+    }
+    assert_eq!(world.store.lease(lease.id).await.unwrap().unwrap().status, LeaseStatus::Released);
+}
+
+pub(crate) async fn an_exec_that_was_refused_says_why_and_counts_as_ended(world: World) {
+    let (lease, sandbox) = world.leased(world.ask("acme")).await;
+    let asked = exec(&world, &lease, &sandbox);
+    world.store.begin_exec(world.context(), asked.clone()).await.unwrap();
+    world.store.refuse_exec(world.context(), asked.id, "no such program".into()).await.unwrap();
+    world.store.refuse_exec(world.context(), asked.id, "another reason".into()).await.unwrap();
+    let kept = world.store.exec(asked.id).await.unwrap().unwrap();
+    assert_eq!(kept.refused.as_deref(), Some("no such program"));
+    assert_eq!(kept.ended.map(|ended| ended.exit), Some(Exit::NotStarted));
+    assert!(world.store.running_execs(world.node).await.unwrap().is_empty());
+
+    let ran = exec(&world, &lease, &sandbox);
+    world.store.begin_exec(world.context(), ran.clone()).await.unwrap();
+    let ended =
+        Ended { at: world.now(), exit: Exit::Code(0), stdout_bytes: 0, stderr_bytes: 0, duration_us: 7 };
+    world.store.end_exec(world.context(), ran.id, ended).await.unwrap();
+    world.store.refuse_exec(world.context(), ran.id, "too late".into()).await.unwrap();
+    let kept = world.store.exec(ran.id).await.unwrap().unwrap();
+    assert_eq!((kept.refused, kept.ended), (None, Some(ended)), "what ran was not refused");
 }

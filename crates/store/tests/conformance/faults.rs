@@ -4,9 +4,9 @@ use std::path::Path;
 
 use cubicle_model::{Fault, Kind};
 use cubicle_store::{Repeat, Store};
+use cubicle_tests_postgresql::{Cluster, command};
 
 use crate::children::{child, said};
-use crate::postgresql::{Cluster, command};
 use crate::world::{Database, World, at_once, eventually, in_time, random, skipped};
 
 fn is_clear(fault: &Fault) {

@@ -143,6 +143,7 @@ pub(crate) async fn every_list_is_paged_without_gap_or_repetition(world: World) 
                 command: json!("x"),
                 created_at: world.now(),
                 ended: None,
+                refused: None,
             };
             store.begin_exec(world.context(), exec).await.unwrap();
             let artifact = Artifact { tenant: name(tenant), ..artifact(&world, "x") };
@@ -198,6 +199,7 @@ pub(crate) async fn what_is_old_is_forgotten_and_the_rest_is_not(world: World) {
             command: json!("x"),
             created_at: world.now(),
             ended: None,
+            refused: None,
         };
         store.begin_exec(world.context(), exec.clone()).await.unwrap();
         (lease, sandbox, exec)

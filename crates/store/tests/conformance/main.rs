@@ -10,7 +10,6 @@ mod execs;
 mod faults;
 mod keeping;
 mod model;
-mod postgresql;
 mod records;
 mod sandboxes;
 mod tenants;
@@ -73,7 +72,8 @@ suite! {
         a_heartbeat_moves_the_end_and_a_late_one_does_not
         a_lease_ends_once
         a_lease_that_many_release_at_once_ends_once
-        expired_leases_are_ended_once_by_many_servers
+        expired_leases_are_ended_once_by_the_servers_that_have_them
+        leases_of_a_server_that_does_not_come_back_are_ended_by_another
         a_heartbeat_and_an_expiry_that_race_agree
         a_waiting_lease_can_be_given_back
         a_sandbox_kept_for_its_user_is_given_to_nobody_else
@@ -91,7 +91,9 @@ suite! {
         an_exec_id_for_something_else_is_refused
         no_exec_begins_when_the_lease_is_over
         the_quota_of_execs_holds_when_raced
-        the_first_report_of_an_end_counts;
+        the_first_report_of_an_end_counts
+        an_exec_is_told_of_once_by_whoever_asked_for_it
+        an_exec_that_was_refused_says_why_and_counts_as_ended;
     records:
         events_count_without_gaps_also_when_raced
         a_reader_of_events_resumes_where_it_was

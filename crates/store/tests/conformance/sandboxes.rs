@@ -111,6 +111,17 @@ pub(crate) async fn what_stands_is_listed_by_node(world: World) {
     assert_eq!(ids(world.store.standing_sandboxes(second.node).await.unwrap()), [foreign.id]);
     assert_eq!(world.store.node(second.node).await.unwrap().unwrap().0, "127.0.0.1:7879");
     assert_eq!(world.store.count_leases(second.node).await.unwrap(), (1, 0));
+    world.idle("default", 2).await;
+    world.idle("other", 1).await;
+    let counted = world.store.count_sandboxes(world.node).await.unwrap();
+    let counted: Vec<_> =
+        counted.iter().map(|(template, state, count)| (template.to_string(), *state, *count)).collect();
+    let expected = [
+        ("default".to_owned(), SandboxState::Creating, 1),
+        ("default".to_owned(), SandboxState::Idle, 2),
+        ("other".to_owned(), SandboxState::Idle, 1),
+    ];
+    assert_eq!(counted, expected);
 }
 
 /// Everything that servers do, at the same time, on the same rows.

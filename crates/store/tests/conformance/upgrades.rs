@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use cubicle_model::lease::LeaseStatus;
 use cubicle_model::{Fault, Kind, Name};
 use cubicle_store::{LeaseFilter, Store};
+use cubicle_tests_postgresql::Cluster;
 
-use crate::postgresql::Cluster;
 use crate::world::{Database, in_time, kind, name, page, random, user};
 
 /// As the first version left it.

@@ -15,9 +15,8 @@ use cubicle_model::{
 use cubicle_store::{
     Acquire, Acquired, Actor, Context, NewSandbox, Page, Random, Room, SandboxFilter, Store, Target,
 };
+use cubicle_tests_postgresql::Cluster;
 use serde_json::json;
-
-use crate::postgresql::Cluster;
 
 /// Far more than any scenario takes; one that hangs fails.
 const LONGEST: Duration = Duration::from_secs(120);
