@@ -4,9 +4,15 @@ CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 60
 CHAOS_POINTS ?= 1000
+LOAD_SECONDS ?= 120
+API_CASES ?= 10000
 
 # The kernel that scripts/setup-ci unpacked for the cgroup v2 tests; empty where there is none, and they are skipped.
 export CUBICLE_TEST_KERNEL ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/kernel/vmlinuz)
+
+# The programs that scripts/setup-ci got for tests of the metrics and the API; likewise.
+export CUBICLE_TEST_PROMTOOL ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/prometheus/promtool)
+export CUBICLE_TEST_SCHEMATHESIS ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/schemathesis/bin/schemathesis)
 
 # mold links several times faster than the default linker. It is used only where the C compiler can drive it.
 ifneq ($(shell cc -fuse-ld=mold -Wl,--version 2>/dev/null | grep -c '^mold'),0)
@@ -14,7 +20,7 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=m
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help up run test build bench chaos fuzz fmt clippy deny docs clean tools install-tools
+.PHONY: help up run test build bench chaos load fuzz fuzz-api fmt clippy deny docs clean tools install-tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -37,8 +43,14 @@ bench: build ## measure against posix_spawn and every installed peer, as ratios 
 chaos: tools ## the crash suite with CHAOS_POINTS (1000) kills
 	CUBICLE_CHAOS_POINTS=$(CHAOS_POINTS) scripts/test-summary $(CARGO) test --locked --workspace crash -- --nocapture
 
+load: tools ## the load test, 200 clients for LOAD_SECONDS (120)
+	CUBICLE_LOAD_SECONDS=$(LOAD_SECONDS) $(CARGO) test --locked -p cubicle --test load -- --nocapture
+
 fuzz: tools ## every fuzz target for FUZZ_SECONDS (60) each; needs a C++ compiler
 	fuzz/run.sh $(FUZZ_SECONDS)
+
+fuzz-api: tools ## the HTTP API with API_CASES (10000) made-up requests; needs schemathesis (scripts/setup-ci)
+	CUBICLE_API_CASES=$(API_CASES) scripts/test-summary $(CARGO) test --locked -p cubicle --test schemathesis -- --nocapture
 
 fmt: ## format the code
 	$(CARGO) fmt --all

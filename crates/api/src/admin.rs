@@ -6,13 +6,15 @@ use cubicle_model::{Quota, Scope, Timestamp, Usage};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::schema;
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTenant {
-    #[schema(example = "acme")]
+    #[schema(example = "acme", pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
     pub name: String,
     #[serde(default)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = schema::Quota)]
     pub quota: Quota,
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000)]
@@ -23,7 +25,7 @@ pub struct CreateTenant {
 #[serde(deny_unknown_fields)]
 pub struct ReplaceTenant {
     #[serde(default)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = schema::Quota)]
     pub quota: Quota,
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000)]
@@ -37,12 +39,12 @@ fn one() -> u32 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Tenant {
     pub name: String,
-    #[schema(value_type = Object)]
+    #[schema(value_type = schema::Quota)]
     pub quota: Quota,
     pub weight: u32,
     /// What it has now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<schema::Usage>)]
     pub usage: Option<Usage>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -54,7 +56,7 @@ pub struct Tenant {
 #[serde(deny_unknown_fields)]
 pub struct CreateKey {
     /// What you call it.
-    #[schema(example = "ci", max_length = 256)]
+    #[schema(example = "ci", min_length = 1, max_length = 256)]
     pub label: String,
     /// The own tenant when absent; another one only for administrators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +65,7 @@ pub struct CreateKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// `read`, `run`, `manage`, `act_for_others`, `admin`; never more than your own.
-    #[schema(value_type = Vec<String>, example = json!(["read", "run"]))]
+    #[schema(value_type = Vec<schema::Scope>, min_items = 1, example = json!(["read", "run"]))]
     pub scopes: BTreeSet<Scope>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
@@ -80,7 +82,7 @@ pub struct Key {
     pub label: String,
     pub tenant: String,
     pub user: String,
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<schema::Scope>)]
     pub scopes: BTreeSet<Scope>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_second: Option<u32>,
@@ -107,10 +109,20 @@ pub struct NewKey {
 pub struct WhoAmI {
     pub tenant: String,
     pub user: String,
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = Vec<schema::Scope>)]
     pub scopes: BTreeSet<Scope>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<ShownToken>,
+}
+
+/// The token that you came with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ShownToken {
+    pub issuer: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub expires_at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

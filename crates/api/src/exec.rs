@@ -10,22 +10,24 @@ use utoipa::ToSchema;
 
 use crate::NewFile;
 use crate::lease::is_default;
+use crate::schema;
 
 /// What to run in a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateExec {
     /// One string for the shell, or a list: a program and its arguments.
-    #[schema(value_type = Object, example = json!(["python3", "-c", "print(6*7)"]))]
+    #[schema(value_type = schema::Command, example = json!(["python3", "-c", "print(6*7)"]))]
     pub command: Command,
     /// Absolute; `/workspace` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^/")]
     pub cwd: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// `"closed"` (default), `{"text": "…"}`, or `"stream"` for what is sent later.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[schema(value_type = Object)]
+    #[schema(value_type = schema::Stdin)]
     pub stdin: Stdin,
     /// A terminal of this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,9 +35,11 @@ pub struct CreateExec {
     pub tty: Option<TtySize>,
     /// Seconds until the whole tree is ended and reported as timed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(exclusive_minimum = 0, maximum = 604800)]
     pub timeout_seconds: Option<f64>,
     /// A repeated id attaches to what runs or ran under it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^exec-[a-z2-7]{26}$")]
     pub exec_id: Option<String>,
     /// Answer as soon as it has started.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -73,19 +77,22 @@ pub struct CreateOneShot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// One string for the shell, or a list: a program and its arguments.
-    #[schema(value_type = Object, example = json!("echo hello"))]
+    #[schema(value_type = schema::Command, example = json!("echo hello"))]
     pub command: Command,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^/")]
     pub cwd: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// `"closed"` (default) or `{"text": "…"}`.
     #[serde(default, skip_serializing_if = "is_default")]
-    #[schema(value_type = Object)]
+    #[schema(value_type = schema::Stdin)]
     pub stdin: Stdin,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(exclusive_minimum = 0, maximum = 604800)]
     pub timeout_seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^exec-[a-z2-7]{26}$")]
     pub exec_id: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
@@ -95,7 +102,7 @@ pub struct CreateOneShot {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<NewFile>,
     #[serde(default, skip_serializing_if = "is_default")]
-    #[schema(value_type = Object)]
+    #[schema(value_type = schema::Limits)]
     pub limits: LimitRequest,
 }
 
@@ -130,7 +137,7 @@ pub struct Exec {
     pub lease_id: String,
     pub user: String,
     /// As it was asked for.
-    #[schema(value_type = Object)]
+    #[schema(value_type = schema::Command)]
     pub command: Command,
     pub state: ExecState,
     #[schema(value_type = String, format = DateTime)]
@@ -150,10 +157,10 @@ pub enum ExecState {
 /// How an exec ended. An exit is what the kernel reported; `unknown` is a value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Result {
-    /// `{"code": n}`, `{"signal": n}`, `"oom"`, `"timed_out"` or `"unknown"`.
-    #[schema(value_type = Object, example = json!({"code": 0}))]
+    /// `{"code": n}`, `{"signal": n}`, `"oom"`, `"timed_out"`, `"unknown"`, or `"not_started"` where there was no process.
+    #[schema(value_type = schema::Exit, example = json!({"code": 0}))]
     pub exit: Exit,
-    /// As a shell would show it: 124 on timeout, 125 when it is not known.
+    /// As a shell would show it: 124 on timeout, 125 when it is not known or was not started.
     pub exit_code: i32,
     #[schema(value_type = String, format = DateTime)]
     pub ended_at: Timestamp,
@@ -171,6 +178,9 @@ pub struct Result {
     pub stdout_truncated: bool,
     #[serde(default)]
     pub stderr_truncated: bool,
+    /// Why it was not started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// Bytes as text where they are text, otherwise as base64.
@@ -233,14 +243,16 @@ pub struct OutputFrame {
 #[serde(deny_unknown_fields)]
 pub struct Signal {
     /// A name with or without `SIG`, or a number.
-    #[schema(value_type = Object, example = json!("TERM"))]
+    #[schema(value_type = schema::SignalName, example = json!("TERM"))]
     pub signal: serde_json::Value,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
+    #[schema(maximum = 65535)]
     pub rows: u16,
+    #[schema(maximum = 65535)]
     pub columns: u16,
 }
 

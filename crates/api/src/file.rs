@@ -42,7 +42,9 @@ pub struct Listing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Move {
+    #[schema(min_length = 1, pattern = r"^[^\x00]+$")]
     pub from: String,
+    #[schema(min_length = 1, pattern = r"^[^\x00]+$")]
     pub to: String,
     /// Whether a file that is there already may be replaced.
     #[serde(default)]

@@ -7,7 +7,7 @@ use cubicle_model::{LimitRequest, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::BytesText;
+use crate::{BytesText, schema};
 
 /// What a lease is asked to be. Everything has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -42,7 +42,7 @@ pub struct CreateLease {
     pub files: Vec<NewFile>,
     /// Over the template's limits.
     #[serde(skip_serializing_if = "is_default")]
-    #[schema(value_type = Object)]
+    #[schema(value_type = schema::Limits)]
     pub limits: LimitRequest,
     /// Whether to wait in the queue where there is no room. Otherwise the answer is `full`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -96,10 +96,10 @@ pub struct Lease {
     /// Absent while it waits in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<String>,
-    #[schema(value_type = String, example = "ACTIVE")]
+    #[schema(value_type = schema::LeaseStatus, example = "ACTIVE")]
     pub status: LeaseStatus,
     /// How it came to its sandbox.
-    #[schema(value_type = String, example = "warm")]
+    #[schema(value_type = schema::Admission, example = "warm")]
     pub admission: Admission,
     pub tenant: String,
     pub user: String,
@@ -117,7 +117,7 @@ pub struct Lease {
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "released")]
+    #[schema(value_type = Option<schema::LeaseEnd>, example = "released")]
     pub ended_because: Option<LeaseEnd>,
     /// Only while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]

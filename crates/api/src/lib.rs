@@ -11,12 +11,13 @@ mod file;
 mod lease;
 mod page;
 mod sandbox;
+mod schema;
 mod seed;
 mod template;
 
 pub use admin::{
     AuditEntry, AuditHead, CreateKey, CreateTenant, Health, Key, NewKey, Readiness, ReadinessCheck,
-    ReplaceTenant, Tenant, WhoAmI,
+    ReplaceTenant, ShownToken, Tenant, WhoAmI,
 };
 pub use artifact::{Artifact, SignedUrl};
 pub use error::{Error, ErrorBody};

@@ -4,6 +4,8 @@ use cubicle_model::{Isolation, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::schema;
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
     #[schema(example = "sbx-aaaaaaaaaaaaaaaaaaaaaaaaaa")]
@@ -16,7 +18,7 @@ pub struct Sandbox {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     pub template: String,
-    #[schema(value_type = String, example = "namespaces")]
+    #[schema(value_type = schema::Isolation, example = "namespaces")]
     pub isolation: Isolation,
     pub node: String,
     #[schema(value_type = String, format = DateTime)]
@@ -31,11 +33,20 @@ pub struct Sandbox {
     pub ended_because: Option<String>,
 }
 
-/// What a sandbox says of itself.
+/// What a sandbox uses. What its host does not count is absent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxMetrics {
     pub sandbox_id: String,
     pub execs_running: u64,
+    /// As the kernel counts it, caches included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Of everything that ran in it so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
+    /// With threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u64>,
     pub journal_bytes: u64,
     pub journal_limit_bytes: u64,
     /// The seq that the next record of its journal will have.

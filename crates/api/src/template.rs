@@ -5,10 +5,12 @@ use cubicle_model::template::Recipe;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::schema;
+
 /// What a template is to say. Everything has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
-#[schema(value_type = Object)]
+#[schema(value_type = schema::Recipe)]
 pub struct PutTemplate(pub Recipe);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -16,7 +18,7 @@ pub struct Template {
     pub name: String,
     /// Everybody's, and not the tenant's own.
     pub shared: bool,
-    #[schema(value_type = Object)]
+    #[schema(value_type = schema::Recipe)]
     pub recipe: Recipe,
     /// The ETag, for `If-Match`.
     pub version: i64,

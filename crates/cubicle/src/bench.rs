@@ -12,10 +12,11 @@ mod report;
 mod row;
 mod samples;
 mod scratch;
+mod served;
 mod site;
 mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,11 +35,12 @@ use peers::Found;
 use progress::Progress;
 use race::{Contestant, Entrant, race};
 use row::Row;
+use samples::Samples;
 use scratch::Scratch;
 use site::Site;
 
 /// The measurements by id, in the order in which they are shown.
-const IDS: [&str; 8] = [
+const OWN_IDS: [&str; 8] = [
     "exec.warm",
     "claim.warm",
     "create.cold",
@@ -49,22 +51,28 @@ const IDS: [&str; 8] = [
     "journal.64mb",
 ];
 
+fn known_ids() -> impl Iterator<Item = &'static str> {
+    OWN_IDS.into_iter().chain(served::IDS)
+}
+
 /// How much is measured.
 struct Effort {
     rounds: usize,
     crowd: crowd::Size,
     cycles: cycles::Size,
     journals: usize,
+    served: served::Effort,
 }
 
 /// Thousands of sandboxes that end at once can lock up the kernel.
-const _: () = assert!(FULL.crowd.alive < 2000 && QUICK.crowd.alive < 2000);
+const _: () = assert!(FULL.crowd.alive < 2000 && FULL.served.leases < 2000);
 
 const FULL: Effort = Effort {
     rounds: 120,
     crowd: crowd::Size { alive: crowd::CROWD, execs: 100 },
     cycles: cycles::Size { slices: 5, slice: Duration::from_secs(3) },
     journals: 15,
+    served: served::FULL,
 };
 
 const QUICK: Effort = Effort {
@@ -72,6 +80,7 @@ const QUICK: Effort = Effort {
     crowd: crowd::Size { alive: 100, execs: 20 },
     cycles: cycles::Size { slices: 2, slice: Duration::from_secs(1) },
     journals: 4,
+    served: served::QUICK,
 };
 
 pub(crate) async fn bench(args: &Bench, context: &Context) -> Result<Ending, Fault> {
@@ -79,10 +88,16 @@ pub(crate) async fn bench(args: &Bench, context: &Context) -> Result<Ending, Fau
     let effort = if args.quick { QUICK } else { FULL };
     let place = place(context)?;
     let mut signals = Signals::catch()?;
-    let (rows, machine) = tokio::select! {
-        measured = measure(&ids, &effort, &context.environment, place) => measured?,
-        // Dropping the measuring ends its sandboxes and removes its directories.
-        signal = signals.next_ending() => return Ok(Ending::Signal(signal)),
+    let outcome = tokio::select! {
+        measured = measure(&ids, &effort, &context.environment, &place) => Ok(measured),
+        // Dropping the measuring ends its own sandboxes and removes its directories.
+        signal = signals.next_ending() => Err(signal),
+    };
+    // Sandboxes of a server outlive it.
+    served::remove_all(&place).await?;
+    let (rows, machine) = match outcome {
+        Ok(measured) => measured?,
+        Err(signal) => return Ok(Ending::Signal(signal)),
     };
     if args.shape.json {
         crate::commands::print_json(&rows)?;
@@ -97,11 +112,12 @@ pub(crate) async fn bench(args: &Bench, context: &Context) -> Result<Ending, Fau
 
 fn wanted(only: &[String]) -> Result<Vec<&'static str>, Fault> {
     if only.is_empty() {
-        return Ok(IDS.into());
+        return Ok(known_ids().collect());
     }
     let find = |given: &String| {
-        IDS.into_iter().find(|id| id == given).ok_or_else(|| {
-            invalid(format!("there is no measurement '{given}'")).hint(format!("known: {}", IDS.join(", ")))
+        known_ids().find(|id| id == given).ok_or_else(|| {
+            let known = known_ids().collect::<Vec<_>>().join(", ");
+            invalid(format!("there is no measurement '{given}'")).hint(format!("known: {known}"))
         })
     };
     only.iter().map(find).collect()
@@ -118,12 +134,12 @@ async fn measure(
     ids: &[&'static str],
     effort: &Effort,
     environment: &Environment,
-    place: PathBuf,
+    place: &Path,
 ) -> Result<(Vec<Row>, Machine), Fault> {
     let progress = Progress::new();
     progress.say("preparing");
-    let site = Arc::new(Site::open(&place).await?);
-    let scratch = Scratch::make(&place)?;
+    let site = Arc::new(Site::open(place).await?);
+    let scratch = Scratch::make(place)?;
     let facts = site.backend.facts();
     let mut machine = Machine::look(if facts.privileged { "root" } else { "an ordinary user" });
     if let Some(because) = site.without_limits() {
@@ -144,9 +160,32 @@ async fn measure(
     if any(&["journal.64mb"]) {
         rows.push(journal::measure(&site, effort.journals, &progress).await);
     }
-    rows.sort_by_key(|row| IDS.iter().position(|id| *id == row.id).unwrap_or(IDS.len()));
+    if any(&served::IDS) {
+        let cycles = cycles_of(&rows, ids, &site, effort, &progress).await;
+        let around = (&*site, environment, &scratch);
+        rows.extend(served::measure(place, ids, &effort.served, around, &cycles, &progress).await?);
+    }
+    rows.sort_by_key(|row| known_ids().position(|id| id == row.id).unwrap_or(usize::MAX));
     machine.look_again();
     Ok((rows, machine))
+}
+
+/// What leases are compared with, from this run.
+async fn cycles_of(
+    rows: &[Row],
+    ids: &[&'static str],
+    site: &Arc<Site>,
+    effort: &Effort,
+    progress: &Progress,
+) -> Samples {
+    let mut cycles = Samples::default();
+    let measured = rows.iter().find(|row| row.id == "cycles").and_then(|row| row.p50);
+    let measured = match measured {
+        None if ids.contains(&"lease.rate.local") => cycles::measure(site, effort.cycles, progress).await.p50,
+        measured => measured,
+    };
+    measured.into_iter().for_each(|rate| cycles.push(rate));
+    cycles
 }
 
 async fn measure_race(
@@ -190,7 +229,7 @@ mod tests {
     #[test]
     fn an_unknown_measurement_is_refused_with_the_known_ones() {
         assert_eq!(wanted(&["destroy".into()]).unwrap(), ["destroy"]);
-        assert_eq!(wanted(&[]).unwrap().len(), IDS.len());
+        assert_eq!(wanted(&[]).unwrap().len(), OWN_IDS.len() + served::IDS.len());
         assert!(wanted(&["speed".into()]).unwrap_err().way_out().unwrap().contains("exec.warm"));
     }
 }

@@ -1,20 +1,112 @@
-//! The server's log: one line per event on stderr, as text on a terminal and as JSON elsewhere.
+//! The server's log: one line per event on stderr, as text on a terminal and as JSON elsewhere. Every line carries what is
+//! known of the request, the lease, the sandbox and the exec that it is about.
 
+use std::fmt;
 use std::io::IsTerminal;
 
 use cubicle_model::{Fault, Kind};
-use tracing_subscriber::EnvFilter;
+use serde_json::{Map, Value as Json};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::{JsonFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry};
 
-/// `what` is as in `info,cubicle_server=debug`.
-pub(crate) fn start(what: Option<&str>) -> Result<(), Fault> {
-    let filter = EnvFilter::try_new(what.unwrap_or("warn,cubicle_server=info")).map_err(|error| {
+use crate::traces::{self, Recorder};
+
+/// `what` is as in `info,cubicle_server=debug`. It is about the log alone: traces are whole.
+pub(crate) fn start(what: Option<&str>, recorder: Option<Recorder>) -> Result<(), Fault> {
+    let filter = EnvFilter::try_new(what.unwrap_or("warn,cubicle=info")).map_err(|error| {
         Fault::new(Kind::Invalid, format!("the log cannot be filtered so: {error}"))
             .hint("write a level, or names with levels: info,cubicle_server=debug")
     })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let recorder = recorder.map(|recorder| recorder.with_filter(traces::filter()));
+    let registry = Registry::default().with(recorder);
     let started = match std::io::stderr().is_terminal() {
-        true => builder.with_target(false).try_init(),
-        false => builder.json().flatten_event(true).try_init(),
+        true => registry.with(lines.with_target(false).with_filter(filter)).try_init(),
+        false => {
+            let lines = lines.fmt_fields(JsonFields::new()).event_format(Line).with_filter(filter);
+            registry.with(lines).try_init()
+        }
     };
     started.map_err(|error| Fault::new(Kind::Internal, format!("the log cannot be started: {error}")))
+}
+
+/// One flat JSON object: when, how grave, what, and then the fields of the event and of every span around it. Of two with
+/// the same name the inner one counts.
+struct Line;
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut fields = Fields::default();
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            if let Some(trace) = traces::trace_of(&span) {
+                fields.0.insert("trace_id".into(), trace.into());
+            }
+            let extensions = span.extensions();
+            let formatted = extensions.get::<FormattedFields<N>>().map(|formatted| formatted.fields.as_str());
+            if let Some(Ok(Json::Object(of_span))) = formatted.map(serde_json::from_str) {
+                fields.0.extend(of_span);
+            }
+        }
+        event.record(&mut fields);
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let (level, target) = (event.metadata().level().as_str(), event.metadata().target());
+        let message = fields.0.remove("message").unwrap_or_default();
+        write!(writer, "{{\"timestamp\":{},\"level\":\"{level}\",\"message\":{message}", Json::from(time))?;
+        for (name, value) in &fields.0 {
+            write!(writer, ",{}:{value}", Json::from(name.as_str()))?;
+        }
+        writeln!(writer, ",\"target\":{}}}", Json::from(target))
+    }
+}
+
+#[derive(Default)]
+struct Fields(Map<String, Json>);
+
+impl Fields {
+    fn set(&mut self, field: &Field, value: impl Into<Json>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.set(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.set(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.set(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.set(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.set(field, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.set(field, format!("{value:?}"));
+    }
 }

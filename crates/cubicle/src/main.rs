@@ -19,6 +19,7 @@ mod signals;
 mod table;
 mod target;
 mod terminal;
+mod traces;
 mod values;
 
 use clap::Parser;

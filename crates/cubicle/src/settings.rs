@@ -4,6 +4,7 @@
 mod file;
 mod keys;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use cubicle_api::client::{Address, Secret};
 use cubicle_model::isolation::choose;
 use cubicle_model::limits::ByteSize;
-use cubicle_model::{Fault, Isolation, Kind, LimitRequest, Limits, Trust};
+use cubicle_model::{Fault, Isolation, Kind, LimitRequest, Limits, Scope, Trust};
+use cubicle_server::TokenRequest;
 
 use crate::args::SandboxOptions;
 use crate::environment::Environment;
@@ -51,7 +53,11 @@ pub(crate) struct Server {
     pub(crate) journal_retention: Option<Duration>,
     pub(crate) record_retention: Option<Duration>,
     pub(crate) requests_per_second: Option<u64>,
+    pub(crate) tokens: TokenRequest,
     pub(crate) log: Option<String>,
+    pub(crate) otlp_endpoint: Option<Address>,
+    pub(crate) otlp_headers: Option<Secret>,
+    pub(crate) service_name: Option<String>,
 }
 
 impl Server {
@@ -77,7 +83,11 @@ impl Server {
             journal_retention: self.journal_retention.or(below.journal_retention),
             record_retention: self.record_retention.or(below.record_retention),
             requests_per_second: self.requests_per_second.or(below.requests_per_second),
+            tokens: self.tokens.over(below.tokens),
             log: self.log.or(below.log),
+            otlp_endpoint: self.otlp_endpoint.or(below.otlp_endpoint),
+            otlp_headers: self.otlp_headers.or(below.otlp_headers),
+            service_name: self.service_name.or(below.service_name),
         }
     }
 }
@@ -174,7 +184,18 @@ impl Settings {
             "server.journal_retention" => server.journal_retention = Some(parse::<Span>(text, at)?.0),
             "server.record_retention" => server.record_retention = Some(parse::<Span>(text, at)?.0),
             "server.requests_per_second" => server.requests_per_second = Some(number(text, at)?),
+            "server.token_issuer" => server.tokens.issuer = Some(text.to_owned()),
+            "server.jwks_url" => server.tokens.jwks_url = Some(text.to_owned()),
+            "server.token_audience" => server.tokens.audience = Some(text.to_owned()),
+            "server.token_user_claim" => server.tokens.user_claim = Some(text.to_owned()),
+            "server.token_tenant_claim" => server.tokens.tenant_claim = Some(text.to_owned()),
+            "server.token_scope_claim" => server.tokens.scope_claim = Some(text.to_owned()),
+            "server.token_scope_prefix" => server.tokens.scope_prefix = Some(text.to_owned()),
+            "server.token_scopes" => server.tokens.default_scopes = Some(scopes(text, at)?),
             "server.log" => server.log = Some(text.to_owned()),
+            "server.otlp_endpoint" => server.otlp_endpoint = Some(parse(text, at)?),
+            "server.otlp_headers" => server.otlp_headers = Some(Secret::new(text)),
+            "server.service_name" => server.service_name = Some(text.to_owned()),
             _ => return Err(unknown(key, "the settings", KEYS.iter().map(|key| key.path))),
         }
         Ok(())
@@ -208,6 +229,10 @@ fn from_environment(environment: &Environment) -> Result<Settings, Fault> {
 
 fn parse<T: FromStr<Err: std::fmt::Display>>(text: &str, at: &str) -> Result<T, Fault> {
     text.parse().map_err(|error: T::Err| Fault::new(Kind::Invalid, format!("{at}: {error}")))
+}
+
+fn scopes(text: &str, at: &str) -> Result<BTreeSet<Scope>, Fault> {
+    text.split(',').map(|name| parse(name.trim(), at)).collect()
 }
 
 fn number(text: &str, at: &str) -> Result<u64, Fault> {
@@ -282,7 +307,8 @@ mod tests {
             "limits.cpus" => "1.5",
             "limits.wall_time" => "2h",
             "server.listen" => "127.0.0.1:7000",
-            "server.url" => "http://127.0.0.1:7000",
+            "server.url" | "server.otlp_endpoint" => "http://127.0.0.1:7000",
+            "server.token_scopes" => "read, manage",
             _ => "1048576",
         };
         for Key { path, variable, .. } in &KEYS {

@@ -6,9 +6,12 @@ mod host;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use host::{Host, send, wait};
 
+/// Long enough for any host; only a hang gets there.
+const BOUND: Duration = Duration::from_secs(60);
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
@@ -30,6 +33,29 @@ fn output_and_exit_code_pass_through() {
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"out"[..], &b"err"[..]));
     }
+}
+
+#[test]
+fn the_last_process_of_a_data_directory_takes_its_cgroups_along() {
+    let Some(host) = Host::new() else { return };
+    let eventually = |what: &str, there: bool| {
+        let start = Instant::now();
+        let instance = || cubicle_tests_leftovers::Instance::of(&host.data_dir());
+        while instance().is_none_or(|instance| instance.cgroups().is_empty()) == there {
+            assert!(start.elapsed() < BOUND, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    if host.run(&["--memory", "64M", "--", "true"]).status.code() != Some(0) {
+        let test = "the_last_process_of_a_data_directory_takes_its_cgroups_along";
+        _ = writeln!(std::io::stderr(), "skipped: {test}: needs cgroups");
+        return;
+    }
+    let mut child = host.start(&["run", "--", "cat"], Stdio::piped());
+    eventually("the cgroups of a sandbox", true);
+    drop(child.stdin.take());
+    assert_eq!(wait(&mut child).code(), Some(0));
+    eventually("cgroups are left behind", false);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Bytes that outlive sandboxes: a directory of this host, behind the interface that object stores share.
 
-use std::fmt::Write as _;
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
@@ -8,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cubicle_backend::JournalBytes;
-use cubicle_model::{Fault, Kind};
+use cubicle_model::{Fault, Kind, hexadecimal};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::local::LocalFileSystem;
@@ -18,6 +17,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
 const PIECE: usize = 256 * 1024;
+/// Read at once, by whoever keeps it.
+const SHORT: u64 = 64 * 1024;
 /// Written in one piece; larger ones in parts.
 const SMALL: usize = 1024 * 1024;
 
@@ -47,7 +48,22 @@ impl Blobs {
     }
 
     /// Keeps everything that a reader gives. Nothing is at the location until all of it is.
-    pub(crate) async fn keep(&self, location: &str, from: JournalBytes) -> Result<Written, Fault> {
+    pub(crate) async fn keep(&self, location: &str, mut from: JournalBytes) -> Result<Written, Fault> {
+        // Most journals are short, and reading those takes less time than asking a thread to.
+        let mut first = Vec::new();
+        from.by_ref()
+            .take(SHORT)
+            .read_to_end(&mut first)
+            .map_err(|error| Fault::new(Kind::Internal, "a journal cannot be read").because(error))?;
+        if (first.len() as u64) < SHORT {
+            let written = Written { size: first.len() as u64, sha256: hexadecimal(&Sha256::digest(&first)) };
+            self.store.put(&Location::from(location), Bytes::from(first).into()).await.map_err(fault)?;
+            return Ok(written);
+        }
+        self.keep_long(location, Box::new(std::io::Cursor::new(first).chain(from))).await
+    }
+
+    async fn keep_long(&self, location: &str, from: JournalBytes) -> Result<Written, Fault> {
         let (pieces, mut received) = mpsc::channel::<std::io::Result<Bytes>>(4);
         let reading = tokio::task::spawn_blocking(move || read_pieces(from, &pieces));
         let mut hasher = Sha256::new();
@@ -119,14 +135,6 @@ fn read_pieces(mut from: JournalBytes, to: &mpsc::Sender<std::io::Result<Bytes>>
             return;
         }
     }
-}
-
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to memory cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn fault(error: object_store::Error) -> Fault {

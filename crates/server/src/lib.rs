@@ -11,6 +11,7 @@ mod journal;
 mod metrics;
 mod reconcile;
 mod settings;
+mod spans;
 mod surroundings;
 
 use std::future::Future;
@@ -22,7 +23,9 @@ use cubicle_store::Store;
 use tokio::net::TcpListener;
 
 pub use auth::secret::{KeySecret, hash_of_secret};
+pub use auth::tokens::{TokenRequest, TokenSettings};
 pub use http::openapi;
+pub use metrics::SpanCounts;
 pub use settings::Settings;
 pub use surroundings::Surroundings;
 
@@ -45,14 +48,19 @@ impl Server {
         surroundings: Surroundings,
     ) -> Result<Self, Fault> {
         let app = App::new(store, backend, node, settings, surroundings)?;
+        app.follow_issuer();
         reconcile::start(&app).await?;
         Ok(Self { app })
     }
 
     /// Serves until `stop`, then finishes what is under way.
-    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<(), Fault> {
+    pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) {
         http::serve(Arc::clone(&self.app), listener, stop).await;
         self.app.stop().await;
-        Ok(())
+    }
+
+    /// Destroys every sandbox that it has, for a server whose data directory is gone: nobody could adopt them.
+    pub async fn abandon(self) {
+        reconcile::abandon::abandon(&self.app).await;
     }
 }

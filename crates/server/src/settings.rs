@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::auth::tokens::TokenSettings;
+use crate::metrics::SpanCounts;
+
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Where it can be reached, as `http://127.0.0.1:7878`; for links and for other nodes.
@@ -21,12 +24,16 @@ pub struct Settings {
     pub record_retention: Duration,
     /// Whether whoever reaches the server may do everything, without a key. Only on loopback.
     pub keyless: bool,
-    /// Requests of a key per second, unless the key says something else.
+    /// Whose tokens are accepted beside keys; absent means nobody's.
+    pub tokens: Option<TokenSettings>,
+    /// Requests of a key or of a token's subject per second, unless the key says something else.
     pub requests_per_second: u32,
     /// Signs links; 32 unpredictable bytes that stay the same.
     pub link_secret: [u8; 32],
     /// How often the whole of what is is compared with the whole of what should be.
     pub sweep_every: Duration,
+    /// What became of spans, where traces are sent somewhere.
+    pub span_counts: Option<SpanCounts>,
     /// How long a stopping server waits for requests under way.
     pub drain: Duration,
 }

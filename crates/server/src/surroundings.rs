@@ -8,7 +8,10 @@ use cubicle_store::Random;
 
 #[derive(Clone)]
 pub struct Surroundings {
+    /// Decides how long things last. It never jumps, see `cubicle_model::clock`.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// What the host takes for the time now, for dates that somebody else named.
+    pub wall_clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub random: Random,
     /// Called at every step between two facts, where a test can end the process.
     pub at_step: Arc<dyn Fn(&'static str) + Send + Sync>,

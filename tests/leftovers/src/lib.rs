@@ -51,6 +51,14 @@ impl Instance {
             let directory = self.data.join("slots").join(slot.to_string());
             found.push(format!("directory slots/{slot} with {}", names(&directory).join(", ")));
         }
+        // Those that cannot be found by a data directory that is gone.
+        let users = self.users();
+        for process in processes().filter(|process| self.slot_of_process(process, users).is_some()) {
+            let pid = process.file_name().and_then(|name| name.to_str()?.parse().ok());
+            if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
         for cgroup in self.cgroups() {
             for slot in numbers(&cgroup).into_iter().filter(|slot| !excused.contains(slot)) {
                 found.push(format!("cgroup {}/{slot}", cgroup.display()));
@@ -60,8 +68,7 @@ impl Instance {
         found
     }
 
-    /// Ends what a failed test left and removes the instance's own cgroups, which are there as long as its data
-    /// directory is.
+    /// Ends what a failed test left and removes the instance's own cgroups, which a killed launcher leaves.
     pub fn forget(&self) {
         for slot in numbers(&self.data.join("slots")) {
             if let Some(pid) = self.pid_1(slot).and_then(rustix::process::Pid::from_raw) {
@@ -69,6 +76,9 @@ impl Instance {
             }
         }
         for cgroup in self.cgroups() {
+            for slot in numbers(&cgroup) {
+                let _ = fs::remove_dir(cgroup.join(slot.to_string()));
+            }
             let _ = fs::remove_dir(cgroup);
         }
     }
@@ -157,7 +167,7 @@ impl Instance {
     }
 
     /// The instance's own directory in every hierarchy, at the top or where this process is.
-    fn cgroups(&self) -> Vec<PathBuf> {
+    pub fn cgroups(&self) -> Vec<PathBuf> {
         let own: BTreeMap<String, String> = fs::read_to_string("/proc/self/cgroup")
             .unwrap_or_default()
             .lines()

@@ -8,6 +8,7 @@ mod error;
 mod execs;
 mod files;
 mod leases;
+mod peer;
 mod query;
 mod stream;
 mod templates;
@@ -19,6 +20,7 @@ pub use error::ClientError;
 pub use execs::Signal;
 pub use files::Download;
 pub use leases::LeaseQuery;
+pub use peer::{HeaderName, HeaderValue, Peer};
 pub use stream::{EventStream, OutputStream, exit_of};
 pub use terminal::{Keyboard, Screen, Shown, TerminalRequest};
 
@@ -28,7 +30,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full, Limited};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, IF_MATCH, USER_AGENT};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, IF_MATCH, USER_AGENT};
 use hyper::{Method, Request};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -49,6 +51,10 @@ pub struct Secret(String);
 impl Secret {
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
+    }
+
+    pub fn expose(&self) -> &str {
+        &self.0
     }
 }
 
@@ -135,7 +141,7 @@ impl Client {
     }
 
     fn idempotency_key(&self) -> String {
-        self.random_bits().iter().map(|byte| format!("{byte:02x}")).collect()
+        cubicle_model::hexadecimal(&self.random_bits())
     }
 
     async fn get<T: DeserializeOwned>(&self, path: impl Into<String>) -> Result<T, ClientError> {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
+use cubicle_api::client::Address;
 use cubicle_model::limits::ByteSize;
 use cubicle_model::{Isolation, SandboxId, Trust};
 
@@ -167,6 +168,18 @@ pub(crate) struct Up {
     #[arg(long, value_name = "TIME")]
     pub(crate) sandbox_timeout: Option<Span>,
 
+    /// Whose tokens are accepted beside keys: the 'iss' that they have, letter by letter
+    #[arg(long, value_name = "ISSUER")]
+    pub(crate) token_issuer: Option<String>,
+
+    /// Where the issuer's public keys are [default: what the issuer says]
+    #[arg(long, value_name = "URL")]
+    pub(crate) jwks_url: Option<String>,
+
+    /// The 'aud' that a token must have
+    #[arg(long, value_name = "AUDIENCE")]
+    pub(crate) token_audience: Option<String>,
+
     /// Ask for no keys: everybody who reaches the server can do everything. Only on loopback
     #[arg(long)]
     pub(crate) without_keys: bool,
@@ -174,6 +187,10 @@ pub(crate) struct Up {
     /// What to log: a level, or names with levels, as in info,cubicle_server=debug
     #[arg(long, value_name = "FILTER")]
     pub(crate) log: Option<String>,
+
+    /// The collector that traces are sent to, by OTLP over HTTP: http://127.0.0.1:4318
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<Address>,
 }
 
 impl Up {
@@ -186,7 +203,14 @@ impl Up {
             db_url: self.db_url.clone(),
             lease_ttl: self.lease_ttl.map(|span| span.0),
             sandbox_timeout: self.sandbox_timeout.map(|span| span.0),
+            tokens: cubicle_server::TokenRequest {
+                issuer: self.token_issuer.clone(),
+                jwks_url: self.jwks_url.clone(),
+                audience: self.token_audience.clone(),
+                ..cubicle_server::TokenRequest::default()
+            },
             log: self.log.clone(),
+            otlp_endpoint: self.otlp_endpoint.clone(),
             ..crate::settings::Server::default()
         }
     }

@@ -77,10 +77,14 @@ pub(crate) async fn find(environment: &Environment, scratch: &Path) -> Result<Ve
         let failed = peer.trial(scratch).await.err();
         tried.push(Found { peer, failed });
     }
-    if let Some(path) = installed("docker", environment) {
-        tried.push(docker(path, scratch).await);
-    }
+    tried.extend(find_docker(environment, scratch).await);
     Ok(tried)
+}
+
+/// Docker alone, which a request to a server is compared with as well.
+pub(crate) async fn find_docker(environment: &Environment, scratch: &Path) -> Option<Found> {
+    let path = installed("docker", environment)?;
+    Some(docker(path, scratch).await)
 }
 
 impl Peer {

@@ -10,6 +10,7 @@ use super::baseline::{Start, start_true};
 use super::peers::Peer;
 use super::progress::Progress;
 use super::samples::Samples;
+use super::served::Call;
 use super::site::Site;
 
 /// Before every sample of every contestant, so that each finds the host at rest and none profits from what the one
@@ -30,6 +31,8 @@ pub(crate) enum Contestant {
     /// From nothing to the first result.
     CreateCold,
     Destroy,
+    /// A request to a server.
+    Call(Call),
     Peer(Peer),
 }
 
@@ -83,6 +86,12 @@ async fn sample(site: &Site, contestant: &Contestant) -> Result<Duration, Fault>
         Contestant::Peer(peer) => {
             tokio::time::sleep(QUIET).await;
             peer.run()
+        }
+        Contestant::Call(call) => {
+            tokio::time::sleep(QUIET).await;
+            let from = Instant::now();
+            call.make().await?;
+            Ok(from.elapsed())
         }
         Contestant::ExecWarm(id) => exec_warm(site, *id).await,
         Contestant::ClaimWarm => {

@@ -50,6 +50,8 @@ fn about(contestant: &Contestant) -> (&'static str, Option<Goal>) {
             ("create a sandbox, limits in force, and run /bin/true", Some(Goal::AtMost(4.0)))
         }
         Contestant::Destroy => ("destroy until nothing is left", Some(Goal::AtMost(1.0))),
+        // Rows of requests are made where the server is measured.
+        Contestant::Call(_) => ("a request", None),
         Contestant::Peer(peer) => (peer.what, (peer.id == "peer.bwrap.run").then_some(Goal::AtLeast(1.8))),
     }
 }

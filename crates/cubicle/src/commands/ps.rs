@@ -49,6 +49,7 @@ fn how(exit: Exit) -> String {
         Exit::Oom => "out of memory".into(),
         Exit::TimedOut => "timed out".into(),
         Exit::Unknown => "unknown".into(),
+        Exit::NotStarted => "not started".into(),
     }
 }
 

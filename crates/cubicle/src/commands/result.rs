@@ -41,7 +41,7 @@ impl Outcome {
         let (exit_code, signal) = match attended.exit {
             Exit::Code(code) => (Some(code), None),
             Exit::Signal(signal) => (None, Some(signal)),
-            Exit::Oom | Exit::TimedOut | Exit::Unknown => (None, None),
+            Exit::Oom | Exit::TimedOut | Exit::Unknown | Exit::NotStarted => (None, None),
         };
         let (stdout, stdout_base64) = text(attended.output.stdout);
         let (stderr, stderr_base64) = text(attended.output.stderr);

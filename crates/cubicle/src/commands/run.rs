@@ -123,7 +123,7 @@ pub(crate) fn finish(
     }
     match exit {
         Exit::Signal(number) => Ok(Ending::Signal(number)),
-        Exit::Unknown => Err(unknown_outcome().into()),
+        Exit::Unknown | Exit::NotStarted => Err(unknown_outcome().into()),
         Exit::Code(_) | Exit::Oom | Exit::TimedOut => Ok(Ending::Code(exit.shell_code())),
     }
 }

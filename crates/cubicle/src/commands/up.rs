@@ -1,5 +1,6 @@
 //! `cubicle up`: the control plane in one process.
 
+mod clock;
 mod home;
 
 use std::io::Write;
@@ -11,16 +12,20 @@ use cubicle_backend::Backend;
 use cubicle_backend_local::{LocalBackend, Readiness};
 use cubicle_model::pool::PoolSpec;
 use cubicle_model::template::Recipe;
-use cubicle_model::{Fault, Kind, Root, Scope, TemplateRef, Timestamp};
-use cubicle_server::{KeySecret, Server, Settings, Surroundings, hash_of_secret};
+use cubicle_model::{Fault, Kind, Root, Scope, TemplateRef};
+use cubicle_server::{KeySecret, Server, Settings, SpanCounts, Surroundings, TokenSettings, hash_of_secret};
 use cubicle_store::{Actor, Context as StoreContext, Key, Store};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 
 use crate::args::Up;
 use crate::context::{Context, fill_with_random, random_bits};
 use crate::data_dir;
 use crate::failure::Ending;
+use crate::settings;
 use crate::signals::Signals;
+use crate::traces::{self, Sending};
+use clock::Clock;
 use home::Home;
 
 const LISTEN: &str = "127.0.0.1:7878";
@@ -28,7 +33,9 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     let asked = args.settings().over(context.settings.server.clone());
-    crate::log::start(asked.log.as_deref())?;
+    let random: cubicle_store::Random = Arc::new(fill_with_random);
+    let span_counts = asked.otlp_endpoint.is_some().then(SpanCounts::default);
+    let traces = start_traces(&asked, &random, span_counts.as_ref())?;
     let listen = match asked.listen {
         Some(listen) => listen,
         None => LISTEN.parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?,
@@ -40,6 +47,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         )
         .hint("listen on 127.0.0.1, or leave --without-keys out"));
     }
+    let tokens = TokenSettings::parse(asked.tokens.clone())?;
     let listener = TcpListener::bind(listen).await.map_err(|error| {
         Fault::new(Kind::Conflict, format!("cannot listen on {listen}: {error}"))
             .hint("something else has this address; name another with --listen")
@@ -47,6 +55,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     let listen = listener.local_addr().unwrap_or(listen);
     let address = asked.address.clone().unwrap_or_else(|| format!("http://{listen}"));
 
+    allow_many_descriptors();
     data_dir::prepare(context.data_dir())?;
     let options = cubicle_backend_local::Options {
         data_dir: context.data_dir().to_owned(),
@@ -64,9 +73,15 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     }
     backend.gc().await?;
 
-    let random: cubicle_store::Random = Arc::new(fill_with_random);
     let store = open_store(&home, asked.db_url.as_deref(), &random).await?;
-    let surroundings = Surroundings { clock: Arc::new(now), random, at_step: deadly_step(context) };
+    let clock = Clock::start(home.path(), &context.environment);
+    let (steady, wall) = (Arc::clone(&clock), Arc::clone(&clock));
+    let surroundings = Surroundings {
+        clock: Arc::new(move || steady.now()),
+        wall_clock: Arc::new(move || wall.wall()),
+        random,
+        at_step: deadly_step(context),
+    };
     let settings = Settings {
         address: address.clone(),
         capacity: asked.capacity.unwrap_or(200),
@@ -77,31 +92,76 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         journal_retention: asked.journal_retention.unwrap_or(2 * DAY),
         record_retention: asked.record_retention.unwrap_or(7 * DAY),
         keyless: args.without_keys,
+        tokens: tokens.clone(),
         requests_per_second: u32::try_from(asked.requests_per_second.unwrap_or(2000)).unwrap_or(u32::MAX),
         link_secret: home.link_secret()?,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),
+        span_counts,
     };
-    store.join(home.node, address.clone(), now()).await?;
+    store.join(home.node, address.clone(), clock.now()).await?;
     let pool = u32::try_from(asked.pool_size.unwrap_or(4)).unwrap_or(u32::MAX);
-    first_things(&store, &home, pool, asked.image.map(Root::Directory)).await?;
+    first_things(&store, &home, &clock, pool, asked.image.map(Root::Directory)).await?;
+    keep_time(&clock);
     let mut signals = Signals::catch()?;
     let server = Server::start(store, Arc::new(backend), home.node, settings, surroundings).await?;
     home.note_address(listen)?;
-    greet(&home, &address, args.without_keys, pool, isolation, context);
+    greet(&home, &address, args.without_keys, tokens.as_ref(), pool, isolation, context);
+    let mut is_gone = false;
     let stop = async {
-        signals.next_ending().await;
-        note("Stopping; sandboxes and what runs in them go on. Once more to end at once.");
+        tokio::select! {
+            // A signal is not lost when the directory goes at the same moment: the next one ends the process.
+            _ = signals.next_ending() => {
+                note("Stopping; sandboxes and what runs in them go on. Once more to end at once.");
+            }
+            () = home.gone() => is_gone = true,
+        }
         // The second signal does not wait for anybody.
         tokio::spawn(async move {
             let number = signals.next_ending().await;
             std::process::exit(128 + number);
         });
     };
-    let served = server.serve(listener, stop).await;
+    server.serve(listener, stop).await;
+    if is_gone {
+        server.abandon().await;
+        let text = format!("{} was removed under the server", context.data_dir().display());
+        return Err(Fault::new(Kind::Conflict, text)
+            .hint("its sandboxes were destroyed; start it again for a new data directory"));
+    }
     home.forget_address();
-    served?;
+    clock.keep();
+    if let Some(traces) = traces {
+        traces.finish().await;
+    }
     Ok(Ending::Code(0))
+}
+
+/// Every lease and every reader holds some, and a usual soft limit is 1024.
+fn allow_many_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // With fewer it serves fewer.
+    _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// Starts the log and, where there is a collector, what sends spans to it.
+fn start_traces(
+    asked: &settings::Server,
+    random: &cubicle_store::Random,
+    counts: Option<&SpanCounts>,
+) -> Result<Option<Sending>, Fault> {
+    let (Some(endpoint), Some(counts)) = (&asked.otlp_endpoint, counts) else {
+        crate::log::start(asked.log.as_deref(), None)?;
+        return Ok(None);
+    };
+    let destination = traces::Destination {
+        endpoint: endpoint.clone(),
+        headers: asked.otlp_headers.clone(),
+        service: asked.service_name.clone().unwrap_or_else(|| "cubicle".into()),
+    };
+    let (recorder, exporter) = traces::to(destination, Arc::clone(random), counts.clone())?;
+    crate::log::start(asked.log.as_deref(), Some(recorder))?;
+    Ok(Some(exporter.start()))
 }
 
 /// For people, beside the log.
@@ -110,8 +170,15 @@ fn note(line: &str) {
     let _ = writeln!(anstream::stderr(), "{line}");
 }
 
-fn now() -> Timestamp {
-    Timestamp::now()
+/// Ends with the process, which keeps the time once more.
+fn keep_time(clock: &Arc<Clock>) {
+    let clock = Arc::clone(clock);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            clock.keep();
+        }
+    });
 }
 
 /// In a debug build `CUBICLE_KILL_AT=sandbox_made:3` ends the process at the third time of this step, for the crash suite.
@@ -158,8 +225,14 @@ async fn open_store(home: &Home, url: Option<&str>, random: &cubicle_store::Rand
 }
 
 /// What a new deployment begins with: a tenant, a template, and a key for whoever started it.
-async fn first_things(store: &Store, home: &Home, pool: u32, root: Option<Root>) -> Result<(), Fault> {
-    let context = || StoreContext { node: home.node, now: now(), actor: Actor::system() };
+async fn first_things(
+    store: &Store,
+    home: &Home,
+    clock: &Clock,
+    pool: u32,
+    root: Option<Root>,
+) -> Result<(), Fault> {
+    let context = || StoreContext { node: home.node, now: clock.now(), actor: Actor::system() };
     let name = |text: &str| text.parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")));
     store.ensure_tenant(context(), name("default")?).await?;
     let at = TemplateRef { owner: None, name: name("default")? };
@@ -196,7 +269,7 @@ async fn first_things(store: &Store, home: &Home, pool: u32, root: Option<Root>)
         label: "first key".into(),
         scopes: Scope::ALL.into_iter().collect(),
         requests_per_second: None,
-        created_at: now(),
+        created_at: clock.now(),
         expires_at: None,
         revoked_at: None,
     };
@@ -210,6 +283,7 @@ fn greet(
     home: &Home,
     address: &str,
     without_keys: bool,
+    tokens: Option<&TokenSettings>,
     pool: u32,
     isolation: cubicle_model::Isolation,
     context: &Context,
@@ -219,6 +293,9 @@ fn greet(
     match without_keys {
         true => note("  keys       none are asked for: everybody on this machine can do everything"),
         false => note(&format!("  first key  {}", home.key_file().display())),
+    }
+    if let Some(tokens) = tokens {
+        note(&format!("  tokens     {tokens}"));
     }
     note(&format!(
         "  try        cubicle{} exec -- python3 -c 'print(6 * 7)'",

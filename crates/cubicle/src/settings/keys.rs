@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 27] = [
+pub(super) const KEYS: [Key; 38] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -112,14 +112,70 @@ pub(super) const KEYS: [Key; 27] = [
         "server.requests_per_second",
         "CUBICLE_REQUESTS_PER_SECOND",
         "`2000`",
-        "Requests that a key may make in a second, unless it says otherwise",
+        "Requests that a key or the subject of a token may make in a second, unless the key says otherwise",
+    ),
+    key(
+        "server.token_issuer",
+        "AUTH_TOKEN_ISSUER",
+        "tokens are not accepted",
+        "Whose tokens are accepted beside keys: the `iss` that they have, letter by letter",
+    ),
+    key(
+        "server.jwks_url",
+        "JWKS_URL",
+        "what `/.well-known/openid-configuration` of the issuer says",
+        "Where the issuer's public keys are",
+    ),
+    key(
+        "server.token_audience",
+        "CUBICLE_TOKEN_AUDIENCE",
+        "any, but then a token must name a scope of Cubicle",
+        "The `aud` that a token must have",
+    ),
+    key("server.token_user_claim", "CUBICLE_TOKEN_USER_CLAIM", "`sub`", "The claim that says the user"),
+    key(
+        "server.token_tenant_claim",
+        "CUBICLE_TOKEN_TENANT_CLAIM",
+        "everybody is of the tenant `default`",
+        "The claim that says the tenant: its name, or a JSON pointer as in `/org/name`",
+    ),
+    key(
+        "server.token_scope_claim",
+        "CUBICLE_TOKEN_SCOPE_CLAIM",
+        "`scope` and `scp`",
+        "The claim that lists scopes: words in a text, or a list",
+    ),
+    key(
+        "server.token_scope_prefix",
+        "CUBICLE_TOKEN_SCOPE_PREFIX",
+        "`cubicle:`",
+        "What stands before scopes of Cubicle there, as in `cubicle:run`",
+    ),
+    key(
+        "server.token_scopes",
+        "CUBICLE_TOKEN_SCOPES",
+        "`read,run` with an audience, else none",
+        "What a token may do that names no scope of Cubicle",
     ),
     key(
         "server.log",
         "CUBICLE_LOG",
-        "`warn,cubicle_server=info`",
+        "`warn,cubicle=info`",
         "What the server logs: a level, or names with levels",
     ),
+    key(
+        "server.otlp_endpoint",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "",
+        "The collector that traces are sent to, by OTLP over HTTP: `http://127.0.0.1:4318`",
+    ),
+    key(
+        "server.otlp_headers",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "",
+        "Headers that it wants: `name=value,name=value`, values percent-encoded",
+    ),
+    key("server.service_name", "OTEL_SERVICE_NAME", "`cubicle`", "What the server is called in traces"),
 ];
 
 /// docs/reference/config.md.

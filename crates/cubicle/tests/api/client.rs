@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -16,7 +17,11 @@ pub(crate) struct Server {
     child: Option<Child>,
     pub(crate) address: String,
     flags: Vec<String>,
+    /// Of every server that is started here.
+    environment: Vec<(String, String)>,
     agent: ureq::Agent,
+    /// What it wrote to its log and to people since it was up.
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 /// What came back.
@@ -66,23 +71,36 @@ impl Server {
     }
 
     pub(crate) fn start_with(flags: &[&str]) -> Option<Self> {
-        let host = Host::new()?;
+        Some(Self::start_on(Host::new()?, flags, &[]))
+    }
+
+    pub(crate) fn start_on(host: Host, flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(BOUND))
+            // A server that answers before it has read a request closes the connection, maybe just when it is used again.
+            .max_idle_connections(0)
             .build()
             .into();
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut server = Self { host, child: None, address: String::new(), flags, agent };
+        let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let mut server = Self {
+            host,
+            child: None,
+            address: String::new(),
+            flags,
+            environment,
+            agent,
+            said: Arc::default(),
+        };
         server.run("127.0.0.1:0", &[]);
-        Some(server)
+        server
     }
 
     fn run(&mut self, listen: &str, environment: &[(&str, &str)]) {
-        #[expect(clippy::disallowed_methods, reason = "a black-box test starts the program that it tests")]
-        let mut command = std::process::Command::new(BINARY);
-        command.args(["up", "--listen", listen]).args(&self.flags);
-        command.env("CUBICLE_DATA_DIR", self.host.data_dir()).env("CUBICLE_LOG", "warn,cubicle_server=info");
+        let mut command = self.host.command(BINARY, &["up", "--listen", listen]);
+        command.args(&self.flags).env("CUBICLE_LOG", "warn,cubicle_server=info");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.envs(environment.iter().copied());
         let mut child = command
             .stdin(Stdio::null())
@@ -106,10 +124,12 @@ impl Server {
             said.push_str(&line);
         };
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        let said = Arc::clone(&self.said);
         // Shown with the test's own output when it fails.
         std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 eprintln!("[{test}] {line}");
+                said.lock().expect("nobody panics with it").push(line);
             }
         });
         self.child = Some(child);
@@ -120,6 +140,12 @@ impl Server {
         let mut child = self.child.take().expect("the server runs");
         child.kill().expect("the server is ours");
         child.wait().expect("the server is ours");
+    }
+
+    /// The lines of its log so far that are JSON.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        let lines = self.said.lock().expect("nobody panics with it");
+        lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     pub(crate) fn stop(&mut self) -> i32 {
@@ -138,14 +164,34 @@ impl Server {
         self.run(&listen, environment);
     }
 
-    /// Waits until the server has ended by itself.
-    pub(crate) fn wait_for_death(&mut self, of: &str) {
+    /// Waits until the server has ended by itself, and says how.
+    pub(crate) fn wait_for_death(&mut self, of: &str) -> Option<i32> {
         let mut child = self.child.take().expect("the server runs");
         let start = Instant::now();
-        while child.try_wait().expect("the server is ours").is_none() {
+        loop {
+            if let Some(status) = child.try_wait().expect("the server is ours") {
+                return status.code();
+            }
             assert!(start.elapsed() < BOUND, "the server never came to '{of}'");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Everything that it has written so far.
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().expect("nobody panics with it").join("\n")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the server runs").id()
+    }
+
+    /// Waits until it has written a line with this text.
+    pub(crate) fn waits_to_say(&self, text: &str) {
+        eventually(text, || {
+            let said = self.said.lock().expect("nobody panics with it");
+            said.iter().any(|line| line.contains(text)).then_some(())
+        });
     }
 
     pub(crate) fn admin_key(&self) -> String {
@@ -164,13 +210,10 @@ impl Server {
         for (name, value) in with.headers {
             request = request.header(*name, *value);
         }
+        // Nobody reads a body of these, and a server that has answered hangs up on one that is still on its way.
+        let body = if ["GET", "DELETE"].contains(&method) { b"" } else { body };
         let request = request.body(body).expect("a request can be made");
-        let outcome = match (method, self.agent.run(request.clone())) {
-            // A connection that was kept may be closed by the server just when it is used again.
-            ("GET", Err(_)) => self.agent.run(request),
-            (_, outcome) => outcome,
-        };
-        let mut response = outcome.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        let mut response = self.agent.run(request).unwrap_or_else(|error| panic!("{method} {path}: {error}"));
         let mut bytes = Vec::new();
         response.body_mut().as_reader().read_to_end(&mut bytes).expect("the answer can be read");
         Reply {

@@ -49,6 +49,26 @@ fn an_exit_is_what_the_kernel_said() {
 }
 
 #[test]
+fn an_exec_that_is_refused_says_why_and_claims_no_process() {
+    let Some(server) = Server::start() else { return };
+    let (_, sandbox) = server.lease(&json!({}));
+    for (id, background) in
+        [("exec-eeeeeeeeeeeeeeeeeeeeeeeeee", false), ("exec-ffffffffffffffffffffffffff", true)]
+    {
+        let asked = json!({ "command": ["/no/such/program"], "exec_id": id, "background": background });
+        let refused = server.post(&format!("/api/v1/sandboxes/{sandbox}/execs"), &asked);
+        assert_eq!(refused.refused(400), "invalid");
+        let exec = eventually("a refused exec", || {
+            let exec = server.get(&format!("/api/v1/execs/{id}")).ok();
+            (exec["state"] == "ended").then_some(exec)
+        });
+        let result = &exec["result"];
+        assert_eq!((&result["exit"], &result["exit_code"]), (&json!("not_started"), &json!(125)), "{exec}");
+        assert_eq!(result["refused"], refused.json()["error"]["message"], "a refusal says why");
+    }
+}
+
+#[test]
 fn an_exec_id_never_runs_twice() {
     let Some(server) = Server::start() else { return };
     let (_, sandbox) = server.lease(&json!({}));
@@ -68,6 +88,23 @@ fn an_exec_id_never_runs_twice() {
     let first = server.request("POST", &path, body.as_bytes(), &with).ok();
     let again = server.request("POST", &path, body.as_bytes(), &with).ok();
     assert_eq!(first["exec_id"], again["exec_id"]);
+    assert_eq!(first["result"]["stdout"], again["result"]["stdout"]);
+}
+
+#[test]
+fn a_one_shot_that_is_asked_for_again_is_the_same_or_refused() {
+    let Some(server) = Server::start() else { return };
+    let asked = |command: &str| json!({ "command": command, "exec_id": "exec-cccccccccccccccccccccccccc" });
+    let first = server.post("/api/v1/execs", &asked("date +%s%N")).ok();
+    let again = server.post("/api/v1/execs", &asked("date +%s%N")).ok();
+    assert_eq!(
+        (&first["exec_id"], &first["result"]["stdout"]),
+        (&again["exec_id"], &again["result"]["stdout"])
+    );
+    let lease = format!("/api/v1/leases/{}", first["lease_id"].as_str().expect("it had a lease"));
+    eventually("the lease has ended", || (server.get(&lease).ok()["status"] == "RELEASED").then_some(()));
+    assert_eq!(server.post("/api/v1/execs", &asked("echo other")).refused(409), "conflict");
+    let again = server.post("/api/v1/execs", &asked("date +%s%N")).ok();
     assert_eq!(first["result"]["stdout"], again["result"]["stdout"]);
 }
 

@@ -105,6 +105,54 @@ fn a_heartbeat_renews_and_silence_ends_a_lease() {
 }
 
 #[test]
+fn a_heartbeat_on_a_released_lease_is_refused_and_brings_nothing_back() {
+    let Some(server) = Server::start() else { return };
+    let (lease, sandbox) = server.lease(&json!({}));
+    let released = server.delete(&format!("/api/v1/leases/{lease}")).ok();
+    let beat = server.post(&format!("/api/v1/leases/{lease}/heartbeat"), &json!({}));
+    assert_eq!(beat.refused(409), "conflict");
+    let now = server.get(&format!("/api/v1/leases/{lease}")).ok();
+    assert_eq!((&now["status"], &now["expires_at"]), (&json!("RELEASED"), &released["expires_at"]));
+    eventually("a released sandbox", || {
+        (server.get(&format!("/api/v1/sandboxes/{sandbox}")).ok()["state"] == "gone").then_some(())
+    });
+}
+
+#[test]
+fn an_exec_on_an_expiring_lease_runs_or_is_refused_and_never_lies() {
+    let Some(server) = Server::start() else { return };
+    let (lease, sandbox) = server.lease(&json!({ "ttl_seconds": 2 }));
+    let execs = format!("/api/v1/sandboxes/{sandbox}/execs");
+    let long = server.post(&execs, &json!({ "command": "echo begun; sleep 600", "background": true })).ok();
+    let mut ran = 0;
+    let refused = eventually("a lease that is over", || {
+        let answer = server.post(&execs, &json!({ "command": "echo whole" }));
+        if answer.status == 200 {
+            // Cut off by the end of its lease it is not known how it ended; otherwise all of it is there.
+            let result = answer.json()["result"].clone();
+            let whole = result["exit_code"] == 0 && result["stdout"]["content"] == "whole\n";
+            assert!(whole || result["exit"] == "unknown" || result["exit"] == "not_started", "{result}");
+            ran += 1;
+            return None;
+        }
+        Some(answer)
+    });
+    assert!(ran > 0, "nothing ran before the lease was over");
+    // Refused by the row, or by the sandbox that went in between.
+    assert!([409, 503].contains(&refused.status), "{refused:?}");
+    eventually("the lease", || {
+        (server.get(&format!("/api/v1/leases/{lease}")).ok()["status"] == "EXPIRED").then_some(())
+    });
+    let path = format!("/api/v1/execs/{}", long["exec_id"].as_str().expect("an id"));
+    let ended = eventually("what ran when it was over", || {
+        let exec = server.get(&path).ok();
+        (exec["state"] == "ended").then_some(exec)
+    });
+    assert_ne!(ended["result"]["exit_code"], 0, "{ended}");
+    assert_eq!(server.get(&format!("{path}/output")).text, "begun\n");
+}
+
+#[test]
 fn a_full_host_says_so_or_lets_wait_in_line() {
     let Some(server) = Server::start_with(&["--pool-size", "0", "--capacity", "2"]) else { return };
     let (first, _) = server.lease(&json!({}));
@@ -244,4 +292,47 @@ fn a_sandbox_that_is_kept_for_its_caches_is_emptied_of_everything_else() {
     );
     let exec = server.get(&format!("/api/v1/execs/{}", exec["exec_id"].as_str().expect("an id"))).ok();
     assert_eq!(exec["state"], "ended", "{exec}");
+}
+
+#[test]
+fn a_sandbox_goes_from_idle_over_running_to_its_end_and_a_fresh_one_takes_its_place() {
+    let Some(server) = Server::start_with(&["--pool-size", "1"]) else { return };
+    let idle = || server.get("/api/v1/sandboxes?state=idle").ok()["items"][0]["sandbox_id"].clone();
+    let first = eventually("an idle sandbox", || idle().as_str().map(str::to_owned));
+    let state = || server.get(&format!("/api/v1/sandboxes/{first}")).ok()["state"].clone();
+    assert_eq!(state(), "idle");
+    let (lease, sandbox) = server.lease(&json!({}));
+    assert_eq!((sandbox.as_str(), state()), (first.as_str(), json!("leased")));
+    let asked = json!({ "command": "sleep 600", "background": true });
+    let exec = server.post(&format!("/api/v1/sandboxes/{sandbox}/execs"), &asked).ok();
+    assert_eq!(state(), "running");
+    server.delete(&format!("/api/v1/execs/{}?grace_seconds=0", exec["exec_id"].as_str().expect("an id")));
+    eventually("an exec that ended", || (state() == "leased").then_some(()));
+    server.delete(&format!("/api/v1/leases/{lease}")).ok();
+    assert!(["teardown", "gone"].contains(&state().as_str().expect("a state")));
+    eventually("a sandbox that is gone", || (state() == "gone").then_some(()));
+    let next = eventually("a fresh sandbox", || idle().as_str().map(str::to_owned));
+    assert_ne!(next, first);
+}
+
+#[test]
+fn a_run_that_succeeds_crashes_or_takes_too_long_gives_its_lease_back_and_is_torn_down() {
+    let Some(server) = Server::start() else { return };
+    let table = [
+        (json!({ "command": "exit 0" }), json!({ "code": 0 })),
+        (json!({ "command": "kill -SEGV $$" }), json!({ "signal": 11 })),
+        (json!({ "command": "sleep 600", "timeout_seconds": 0.2 }), json!("timed_out")),
+    ];
+    for (asked, exit) in table {
+        let exec = server.post("/api/v1/execs", &asked).ok();
+        assert_eq!(exec["result"]["exit"], exit, "{asked}");
+        let (lease, sandbox) =
+            (exec["lease_id"].as_str().expect("an id"), exec["sandbox_id"].as_str().expect("an id"));
+        eventually("its lease", || {
+            (server.get(&format!("/api/v1/leases/{lease}")).ok()["status"] == "RELEASED").then_some(())
+        });
+        eventually("its sandbox", || {
+            (server.get(&format!("/api/v1/sandboxes/{sandbox}")).ok()["state"] == "gone").then_some(())
+        });
+    }
 }

@@ -144,3 +144,25 @@ fn a_lease_whose_server_was_killed_while_its_sandbox_was_made_is_prepared_by_the
         assert_eq!(server.prints(sandbox, "echo $WORD"), "given\n", "{step}");
     }
 }
+
+#[test]
+fn an_exec_that_never_reached_its_sandbox_is_known_not_to_have_run() {
+    let Some(mut server) = Server::start() else { return };
+    let (_, sandbox) = server.lease(&json!({}));
+    server.kill();
+    server.start_again_with(&[("CUBICLE_KILL_AT", "exec_noted:1")]);
+    let id = "exec-gggggggggggggggggggggggggg";
+    let lost = ureq::post(format!("{}/api/v1/sandboxes/{sandbox}/execs", server.address))
+        .header("authorization", format!("Bearer {}", server.admin_key()))
+        .send(json!({ "command": "touch ran", "exec_id": id }).to_string().as_bytes());
+    assert!(lost.is_err(), "the server was not killed");
+    server.wait_for_death("exec_noted");
+    server.start_again();
+    let exec = eventually("an exec that was only noted", || {
+        let exec = server.get(&format!("/api/v1/execs/{id}")).ok();
+        (exec["state"] == "ended").then_some(exec)
+    });
+    assert_eq!(exec["result"]["exit"], "not_started", "{exec}");
+    assert!(exec["result"]["refused"].as_str().is_some_and(|why| why.contains("never reached")), "{exec}");
+    assert_eq!(server.prints(&sandbox, "ls ran 2>/dev/null; true"), "");
+}

@@ -10,21 +10,8 @@ fn health_readiness_and_metrics_need_no_key() {
     let open = |path: &str| server.request("GET", path, b"", &With { key: Some(""), headers: &[] });
     assert_eq!(open("/health").ok()["status"], "ok");
     assert_eq!(open("/ready").ok()["ready"], true);
-    server.post("/api/v1/execs", &json!({ "command": "exit 1" })).ok();
-    let text = eventually("the metrics of an exec", || {
-        let text = open("/metrics").text;
-        text.contains("cubicle_failures_total{reason=\"error\"} 1").then_some(text)
-    });
-    for name in [
-        "cubicle_active_leases",
-        "cubicle_pool_idle",
-        "cubicle_queue_depth",
-        "cubicle_exec_seconds_bucket",
-        "cubicle_run_seconds_count",
-        "cubicle_backend_seconds_bucket",
-    ] {
-        assert!(text.contains(name), "{name} is missing:\n{text}");
-    }
+    let metrics = open("/metrics");
+    assert_eq!((metrics.status, metrics.text.contains("cubicle_build_info")), (200, true), "{metrics:?}");
 }
 
 #[test]

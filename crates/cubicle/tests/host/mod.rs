@@ -51,7 +51,7 @@ impl Host {
         self.directory.path().join("data")
     }
 
-    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
         #[expect(clippy::disallowed_methods, reason = "a black-box test starts the program that it tests")]
         let mut command = Command::new(program);
         command.args(arguments).env("CUBICLE_DATA_DIR", self.data_dir());

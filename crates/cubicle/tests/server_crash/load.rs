@@ -76,6 +76,11 @@ struct Client {
     name: usize,
 }
 
+/// Nobody knows how it ended, or it is known that it never ran.
+fn ended_without_a_word(exec: &Value) -> bool {
+    exec.is_null() || exec["result"]["exit"] == "unknown" || exec["result"]["exit"] == "not_started"
+}
+
 impl Client {
     fn goes_on(&self) -> bool {
         !self.stop.load(Ordering::SeqCst)
@@ -138,7 +143,7 @@ impl Client {
             let exec = self.insist("POST", "/api/v1/execs", &asked);
             let result = &exec["result"];
             // A sandbox that was being made for it may have died with the server; then nobody knows, and says so.
-            if result["exit"] == "unknown" || exec.is_null() {
+            if ended_without_a_word(&exec) {
                 continue;
             }
             if result["exit_code"] != 0 || result["stdout"]["content"] != format!("{word}\n") {
@@ -167,7 +172,7 @@ impl Client {
                 let printed = exec["result"]["stdout"]["content"].as_str().unwrap_or_default().to_owned();
                 let expected = format!("{request} {round}\n");
                 // An exec that was noted and never started is known not to have run.
-                if exec["result"]["exit"] == "unknown" || exec.is_null() {
+                if ended_without_a_word(&exec) {
                     break;
                 }
                 if printed != expected {
@@ -207,7 +212,7 @@ impl Client {
             }
             let expected: String = (1..=60).map(|number| format!("line {number}\n")).collect();
             let exec = self.insist("GET", &format!("/api/v1/execs/{id}"), &json!({}));
-            let known = exec["result"]["exit"] != "unknown";
+            let known = !ended_without_a_word(&exec);
             if known && (!complete || text != expected) {
                 self.wrong(format!("{id}: a reader saw {text:?} (complete: {complete})"));
             }

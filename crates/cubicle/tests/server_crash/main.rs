@@ -8,6 +8,8 @@ mod host;
 #[allow(dead_code, reason = "other suites use more of it")]
 mod client;
 
+#[path = "../api/afterwards.rs"]
+mod afterwards;
 mod load;
 mod reckoning;
 

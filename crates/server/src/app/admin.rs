@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use std::sync::Arc;
+
 use cubicle_model::audit::{Entry, Head};
 use cubicle_model::{Fault, KeyId, Kind, Name, Quota, Scope, Tenant, Timestamp, Usage};
 use cubicle_store::{AuditFilter, Key, Page, Repeat};
@@ -99,13 +101,13 @@ impl App {
         if let Some(scope) = asked.scopes.iter().find(|scope| !caller.principal.may(**scope)) {
             return Err(Fault::new(
                 Kind::Denied,
-                format!("a key cannot give the scope '{scope}' that it lacks"),
+                format!("a key cannot get the scope '{scope}' from somebody who lacks it"),
             ));
         }
         if asked.requests_per_second == Some(0) {
             return Err(Fault::new(Kind::Invalid, "a key makes at least one request per second"));
         }
-        if asked.expires_at.is_some_and(|end| end <= self.now()) {
+        if asked.expires_at.is_some_and(|end| end <= self.wall_now()) {
             return Err(Fault::new(Kind::Invalid, "'expires_at' is over already"));
         }
         let id = KeyId::from_random(self.surroundings.bits());
@@ -169,7 +171,7 @@ impl App {
     }
 
     pub(crate) async fn audit(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         mut filter: AuditFilter,
         page: Page,
@@ -178,23 +180,26 @@ impl App {
         if !caller.principal.may(Scope::Admin) {
             filter.tenant = Some(caller.tenant().clone());
         }
+        self.settle().await?;
         self.store.audit(filter, page).await
     }
 
     /// All entries of a node in the order of their chain.
     pub(crate) async fn audit_chain(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         node: cubicle_model::NodeId,
         after: i64,
         limit: u32,
     ) -> Result<Vec<Entry>, Fault> {
         caller.must(Scope::Admin)?;
+        self.settle().await?;
         self.store.audit_chain(node, after, limit).await
     }
 
-    pub(crate) async fn audit_heads(&self, caller: &Caller) -> Result<Vec<Head>, Fault> {
+    pub(crate) async fn audit_heads(self: &Arc<Self>, caller: &Caller) -> Result<Vec<Head>, Fault> {
         caller.must(Scope::Admin)?;
+        self.settle().await?;
         self.store.audit_heads().await
     }
 }

@@ -1,6 +1,6 @@
 //! Whoever a request comes from, with what the audit log says of it.
 
-use cubicle_model::{Fault, Kind, Name, Principal, RequestId, Scope, UserName};
+use cubicle_model::{Fault, Kind, Name, Principal, Proof, RequestId, Scope, UserName};
 use cubicle_store::{Actor, Context};
 
 use super::App;
@@ -20,7 +20,7 @@ impl Caller {
             actor: Actor {
                 tenant: Some(self.principal.tenant.clone()),
                 name: self.principal.user.to_string(),
-                key: self.principal.key,
+                key: self.principal.key(),
                 from: self.from.clone(),
                 request: Some(self.request),
             },
@@ -35,8 +35,13 @@ impl Caller {
         if self.principal.may(scope) {
             return Ok(());
         }
-        Err(Fault::new(Kind::Denied, format!("this key lacks the scope '{scope}'"))
-            .hint("use a key that has it; an administrator can make one with 'cubicle keys create'"))
+        let fault = Fault::new(Kind::Denied, format!("this {} lacks the scope '{scope}'", self.proof()));
+        Err(match self.principal.proof {
+            Proof::Token { .. } => fault.hint("ask its issuer for a token that has it"),
+            Proof::Key(_) | Proof::Nothing => {
+                fault.hint("use a key that has it; an administrator can make one with 'cubicle keys create'")
+            }
+        })
     }
 
     /// The user that something is done for: the caller, or whom it may act for.
@@ -46,8 +51,16 @@ impl Caller {
         if self.principal.may_act_as(&user) {
             return Ok(user);
         }
-        Err(Fault::new(Kind::Denied, format!("this key may not act for '{user}'"))
-            .hint("leave the user out, or use a key with the scope 'act_for_others'"))
+        let proof = self.proof();
+        Err(Fault::new(Kind::Denied, format!("this {proof} may not act for '{user}'"))
+            .hint(format!("leave the user out, or use a {proof} with the scope 'act_for_others'")))
+    }
+
+    fn proof(&self) -> &'static str {
+        match self.principal.proof {
+            Proof::Token { .. } => "token",
+            Proof::Key(_) | Proof::Nothing => "key",
+        }
     }
 
     /// Whether an object of this owner exists for the caller.

@@ -9,13 +9,15 @@ use cubicle_model::lease::LeaseEnd;
 use cubicle_model::{
     Command, ExecId, ExecSpec, Exit, Fault, Kind, Lease, LeaseId, SandboxId, Scope, TtySize,
 };
-use cubicle_store::{AfterLease, Begun, Ended, Exec, ExecFilter, Page};
+use cubicle_store::{AfterLease, Begun, Context, Ended, Exec, ExecFilter, Finished, Page, Planned};
 use tokio::sync::oneshot;
-use tracing::{debug, info, warn};
+use tokio::time::Instant;
+use tracing::{Instrument, Span, debug, info, warn};
 
 use super::leases::{Granted, LeaseRequest, fingerprint};
 use super::live::Leased;
 use super::{App, Caller};
+use crate::spans;
 
 /// The most of each stream that an answer holds.
 pub(crate) const LARGEST_OUTPUT: usize = 16 * 1024 * 1024;
@@ -29,6 +31,25 @@ pub(crate) struct ExecRequest {
     pub(crate) spec: ExecSpec,
     pub(crate) background: bool,
     pub(crate) output_limit: usize,
+}
+
+/// The same with everything that was left to the server.
+#[derive(Debug)]
+struct Settled {
+    id: ExecId,
+    spec: ExecSpec,
+    background: bool,
+    output_limit: usize,
+}
+
+impl Settled {
+    fn planned(&self) -> Planned {
+        Planned {
+            id: self.id,
+            fingerprint: fingerprint(&self.spec),
+            command: serde_json::to_value(&self.spec.command).unwrap_or_default(),
+        }
+    }
 }
 
 /// An exec as its caller is told of it.
@@ -47,8 +68,11 @@ impl App {
         asked: ExecRequest,
     ) -> Result<Told, Fault> {
         caller.must(Scope::Run)?;
+        let asked = self.settled(asked)?;
         let leased = self.in_use(caller, sandbox).await?;
-        self.start_exec(caller, &leased, asked, Afterwards::Nothing).await
+        let (app, caller) = (Arc::clone(self), caller.clone());
+        self.to_its_end(async move { app.start_exec(&caller, &leased, asked, Afterwards::Nothing).await })
+            .await
     }
 
     /// A lease, an exec and a release. Asked for again, it is the same exec.
@@ -58,13 +82,31 @@ impl App {
         lease: LeaseRequest,
         asked: ExecRequest,
     ) -> Result<Told, Fault> {
-        check(&asked.spec)?;
+        let asked = self.settled(asked)?;
+        let (app, caller) = (Arc::clone(self), caller.clone());
+        self.to_its_end(async move { app.run_once(&caller, lease, asked).await }).await
+    }
+
+    async fn run_once(
+        self: &Arc<Self>,
+        caller: &Caller,
+        lease: LeaseRequest,
+        asked: Settled,
+    ) -> Result<Told, Fault> {
+        let since = Instant::now();
         let mut attempt = lease.clone();
         for number in 2..=MOST_ATTEMPTS {
-            match self.acquire_row(caller, attempt).await? {
-                Granted::Ready { lease, leased } => {
-                    let started =
-                        self.start_exec(caller, &leased, asked, Afterwards::Release(lease.id)).await;
+            match self.acquire_row(caller, attempt, Some(asked.planned())).await? {
+                Granted::Ready { lease, leased, noted } => {
+                    let afterwards = Afterwards::Release { lease: lease.id, since };
+                    let started = match (noted, leased.guest().await) {
+                        (Some(exec), Ok(guest)) => self.run(guest, exec, asked, afterwards).await,
+                        (Some(exec), Err(fault)) => {
+                            self.did_not_start(exec, Some(fault.to_string()), afterwards);
+                            Err(fault)
+                        }
+                        (None, _) => self.start_exec(caller, &leased, asked, afterwards).await,
+                    };
                     if started.is_err() {
                         self.release_soon(lease.id);
                     }
@@ -72,11 +114,11 @@ impl App {
                 }
                 Granted::Waits { .. } => return Err(self.full(0)),
                 Granted::Ended { lease: before } => {
-                    let exec = match asked.spec.exec_id {
-                        Some(id) => self.store.exec(id).await?.filter(|exec| exec.lease == before.id),
-                        None => None,
-                    };
+                    let exec = self.store.exec(asked.id).await?.filter(|exec| exec.lease == before.id);
                     if let Some(exec) = exec {
+                        if exec.fingerprint != fingerprint(&asked.spec) {
+                            return Err(Exec::id_is_taken());
+                        }
                         return self.told_again(exec, &asked).await;
                     }
                     // The server was killed between the lease and the exec: nothing has run, so that it can run now.
@@ -89,36 +131,33 @@ impl App {
             .hint("use another id"))
     }
 
+    /// What was asked for, checked, with everything that was left to the server.
+    fn settled(&self, asked: ExecRequest) -> Result<Settled, Fault> {
+        let ExecRequest { mut spec, background, output_limit } = asked;
+        check(&spec)?;
+        let id = spec.exec_id.unwrap_or_else(|| ExecId::from_random(self.surroundings.bits()));
+        spec.exec_id = Some(id);
+        if spec.timeout_seconds.is_none() {
+            spec.timeout_seconds = self.settings.exec_timeout_seconds;
+        }
+        Ok(Settled { id, spec, background, output_limit })
+    }
+
     async fn start_exec(
         self: &Arc<Self>,
         caller: &Caller,
         leased: &Arc<Leased>,
-        mut asked: ExecRequest,
+        asked: Settled,
         afterwards: Afterwards,
     ) -> Result<Told, Fault> {
-        check(&asked.spec)?;
-        let id = asked.spec.exec_id.unwrap_or_else(|| ExecId::from_random(self.surroundings.bits()));
-        asked.spec.exec_id = Some(id);
-        if asked.spec.timeout_seconds.is_none() {
-            asked.spec.timeout_seconds = self.settings.exec_timeout_seconds;
-        }
         let guest = leased.guest().await?;
         let context = caller.context(self);
-        let exec = Exec {
-            id,
-            sandbox: leased.sandbox,
-            lease: leased.lease,
-            tenant: leased.tenant.clone(),
-            user: leased.user.clone(),
-            fingerprint: fingerprint(&asked.spec),
-            command: serde_json::to_value(&asked.spec.command).unwrap_or_default(),
-            created_at: context.now,
-            ended: None,
-        };
-        match self.store.begin_exec(context, exec.clone()).await? {
+        let id = asked.id;
+        let exec = asked.planned().in_sandbox(leased.sandbox, leased.owner(), context.now);
+        match self.begin(context, &exec).await? {
             Begun::New => {
                 self.step("exec_noted");
-                self.tell();
+                self.tidings.has_begun(&exec);
             }
             Begun::Repeated(before) => {
                 let turn = self.exec_turn(id);
@@ -128,10 +167,21 @@ impl App {
                     return self.told_again(before, &asked).await;
                 }
                 // Noted by a server that was killed before it started it. The guest does not let it run twice.
-                return self.run(caller, guest, exec, asked, afterwards).await;
+                return self.run(guest, exec, asked, afterwards).await;
             }
         }
-        self.run(caller, guest, exec, asked, afterwards).await
+        self.run(guest, exec, asked, afterwards).await
+    }
+
+    async fn begin(self: &Arc<Self>, context: Context, exec: &Exec) -> Result<Begun, Fault> {
+        match self.store.begin_exec(context.clone(), exec.clone()).await {
+            // The store may not know yet that others have ended.
+            Err(fault) if fault.kind() == Kind::Full => {
+                self.settle().await?;
+                self.store.begin_exec(context, exec.clone()).await
+            }
+            begun => begun,
+        }
     }
 
     /// Whether an exec was noted and then never reached its sandbox.
@@ -156,19 +206,17 @@ impl App {
 
     async fn run(
         self: &Arc<Self>,
-        caller: &Caller,
         guest: Guest,
         exec: Exec,
-        asked: ExecRequest,
+        asked: Settled,
         afterwards: Afterwards,
     ) -> Result<Told, Fault> {
-        let id = exec.id;
-        debug!(exec = %id, sandbox = %exec.sandbox, lease = %exec.lease, request = %caller.request, "exec begins");
+        let span = spans::exec(exec.lease, exec.sandbox, exec.id);
         let background = asked.background;
         let (started, begun) = oneshot::channel();
         let carry_out = {
             let (app, exec) = (Arc::clone(self), exec.clone());
-            async move { app.carry_out(guest, exec, asked, afterwards, started).await }
+            async move { app.carry_out(guest, exec, asked, afterwards, started).await }.instrument(span)
         };
         if background {
             self.tasks.spawn(carry_out);
@@ -176,7 +224,7 @@ impl App {
             begun.await.unwrap_or_else(|_| Err(Fault::new(Kind::Internal, "an exec was lost")))?;
             return Ok(Told { exec, output: None });
         }
-        let (ended, output) = self.to_its_end(carry_out).await?;
+        let (ended, output) = carry_out.await?;
         Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output })
     }
 
@@ -185,18 +233,24 @@ impl App {
         self: Arc<Self>,
         guest: Guest,
         exec: Exec,
-        asked: ExecRequest,
+        asked: Settled,
         afterwards: Afterwards,
         started: oneshot::Sender<Result<(), Fault>>,
     ) -> Result<(Ended, Option<Outcome>), Fault> {
+        debug!("exec begins");
+        // While its lease lasts.
+        let template = self.live.get(exec.sandbox).map(|leased| leased.template.clone());
         let limit = if asked.background { 0 } else { asked.output_limit };
         let limits = OutputLimits { stdout: limit, stderr: limit };
         let stream = match guest.exec(&asked.spec).await {
             Ok(stream) => stream,
             Err(error) => {
+                let refused = matches!(error, ClientError::Refused { .. } | ClientError::Invalid(_));
                 let fault = Fault::from(error);
-                info!(exec = %exec.id, error = %fault, "an exec was not started");
-                self.has_ended(exec.id, self.unknown_end(), afterwards);
+                info!(error = %fault, "an exec was not started");
+                spans::failed(&Span::current(), &fault);
+                let why = refused.then(|| fault.to_string());
+                self.did_not_start(exec, why, afterwards);
                 return match asked.background {
                     // Only one of the two listens.
                     true => {
@@ -216,28 +270,47 @@ impl App {
             outcome => outcome.map_err(Fault::from),
         };
         let (ended, outcome) = match outcome {
-            Ok(outcome) => (self.ended_by(&outcome), Some(outcome)),
+            Ok(outcome) => {
+                self.metrics.exec_ended(template.as_ref(), &outcome);
+                (self.ended_by(&outcome), Some(outcome))
+            }
             Err(fault) => {
-                info!(exec = %exec.id, error = %fault, "an exec has no known end");
+                info!(error = %fault, "an exec has no known end");
+                self.metrics.failed("crash");
                 (self.unknown_end(), None)
             }
         };
+        if let Afterwards::Release { since, .. } = afterwards {
+            self.metrics.run_ended(template.as_ref(), since.elapsed());
+        }
+        spans::exited(&Span::current(), ended.exit);
         self.step("exec_ended");
-        self.has_ended(exec.id, ended, afterwards);
+        self.has_ended(&exec, ended, afterwards);
         Ok((ended, outcome))
     }
 
-    /// Notes the end of an exec. Nobody need wait for what the journal says anyway.
-    fn has_ended(self: &Arc<Self>, id: ExecId, ended: Ended, afterwards: Afterwards) {
-        self.metrics.exec_ended(ended.exit, ended.duration_us);
+    fn has_ended(self: &Arc<Self>, exec: &Exec, ended: Ended, afterwards: Afterwards) {
+        let lease = match afterwards {
+            Afterwards::Nothing => None,
+            Afterwards::Release { lease, .. } => Some(lease),
+        };
+        let finished = Finished { exec: exec.id, tenant: exec.tenant.clone(), ended, lease };
+        self.tidings.has_ended(finished, spans::settle());
+    }
+
+    /// Notes that an exec was refused. Where nobody said so it may run all the same, and its journal knows.
+    pub(super) fn did_not_start(self: &Arc<Self>, exec: Exec, why: Option<String>, afterwards: Afterwards) {
         let app = Arc::clone(self);
-        self.tasks.spawn(async move {
-            app.note_end(id, ended).await;
-            app.step("exec_end_noted");
-            if let Afterwards::Release(lease) = afterwards {
+        let settle = async move {
+            match why {
+                Some(why) => app.note_refusal(exec.id, why).await,
+                None => app.follow_again(&exec).await,
+            }
+            if let Afterwards::Release { lease, .. } = afterwards {
                 app.release_one_shot(lease).await;
             }
-        });
+        };
+        self.tasks.spawn(settle.instrument(spans::settle()));
     }
 
     fn ended_by(&self, outcome: &Outcome) -> Ended {
@@ -250,34 +323,43 @@ impl App {
         }
     }
 
-    /// Of an exec that was refused, or whose sandbox ended under it.
+    /// Of an exec whose sandbox ended under it.
     fn unknown_end(&self) -> Ended {
         Ended { at: self.now(), exit: Exit::Unknown, stdout_bytes: 0, stderr_bytes: 0, duration_us: 0 }
     }
 
     async fn note_end(&self, id: ExecId, ended: Ended) {
-        match self.store.end_exec(self.own_context(), id, ended).await {
+        match self.insist(|| self.store.end_exec(self.own_context(), id, ended)).await {
             Ok(()) => self.tell(),
             // The journal has it; the next start notes it.
             Err(fault) => warn!(exec = %id, error = %fault, "the end of an exec cannot be noted"),
         }
     }
 
+    async fn note_refusal(&self, id: ExecId, why: String) {
+        self.metrics.failed("not_started");
+        match self.insist(|| self.store.refuse_exec(self.own_context(), id, why.clone())).await {
+            Ok(()) => self.tell(),
+            // The next start finds that it never started.
+            Err(fault) => warn!(exec = %id, error = %fault, "the refusal of an exec cannot be noted"),
+        }
+    }
+
     fn release_soon(self: &Arc<Self>, lease: LeaseId) {
         let app = Arc::clone(self);
-        self.tasks.spawn(async move { app.release_one_shot(lease).await });
+        self.tasks.spawn(async move { app.release_one_shot(lease).await }.instrument(spans::settle()));
     }
 
     async fn release_one_shot(self: &Arc<Self>, lease: LeaseId) {
-        let ended = self.end(self.own_context(), lease, LeaseEnd::Released, AfterLease::Destroy).await;
-        if let Err(fault) = ended {
+        let release = || self.end(self.own_context(), lease, LeaseEnd::Released, AfterLease::Destroy);
+        if let Err(fault) = self.insist(release).await {
             // Its time to live ends it all the same.
             warn!(%lease, error = %fault, "a lease cannot be released");
         }
     }
 
     /// What came of an exec that was asked for before: as soon as it has ended.
-    async fn told_again(self: &Arc<Self>, exec: Exec, asked: &ExecRequest) -> Result<Told, Fault> {
+    async fn told_again(self: &Arc<Self>, exec: Exec, asked: &Settled) -> Result<Told, Fault> {
         if asked.background {
             return Ok(Told { exec, output: None });
         }
@@ -297,8 +379,9 @@ impl App {
     }
 
     /// An exec that exists for the caller.
-    pub(crate) async fn exec(&self, caller: &Caller, id: ExecId) -> Result<Exec, Fault> {
+    pub(crate) async fn exec(self: &Arc<Self>, caller: &Caller, id: ExecId) -> Result<Exec, Fault> {
         caller.must(Scope::Read)?;
+        self.settle().await?;
         let exec = self.store.exec(id).await?;
         exec.filter(|exec| caller.sees(&exec.tenant, &exec.user)).ok_or_else(|| {
             Fault::new(Kind::NotFound, format!("there is no exec {id}"))
@@ -307,7 +390,7 @@ impl App {
     }
 
     pub(crate) async fn execs(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         sandbox: Option<SandboxId>,
         running: Option<bool>,
@@ -317,13 +400,14 @@ impl App {
         if let Some(sandbox) = sandbox {
             self.sandbox(caller, sandbox).await?;
         }
+        self.settle().await?;
         let filter = ExecFilter { tenant: Some(caller.tenant().clone()), sandbox, running };
         let execs = self.store.execs(filter, page).await?;
         Ok(execs.into_iter().filter(|exec| caller.sees(&exec.tenant, &exec.user)).collect())
     }
 
     /// The guest that an exec runs in, for whoever may touch it.
-    async fn guest_of_exec(&self, caller: &Caller, id: ExecId) -> Result<Guest, Fault> {
+    async fn guest_of_exec(self: &Arc<Self>, caller: &Caller, id: ExecId) -> Result<Guest, Fault> {
         caller.must(Scope::Run)?;
         let exec = self.exec(caller, id).await?;
         if exec.ended.is_some() {
@@ -333,7 +417,7 @@ impl App {
     }
 
     pub(crate) async fn stdin(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         id: ExecId,
         bytes: &[u8],
@@ -342,17 +426,27 @@ impl App {
         Ok(self.guest_of_exec(caller, id).await?.stdin(id, bytes, close).await?)
     }
 
-    pub(crate) async fn signal(&self, caller: &Caller, id: ExecId, signal: SignalName) -> Result<(), Fault> {
+    pub(crate) async fn signal(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: ExecId,
+        signal: SignalName,
+    ) -> Result<(), Fault> {
         Ok(self.guest_of_exec(caller, id).await?.signal(id, signal).await?)
     }
 
-    pub(crate) async fn resize(&self, caller: &Caller, id: ExecId, size: TtySize) -> Result<(), Fault> {
+    pub(crate) async fn resize(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: ExecId,
+        size: TtySize,
+    ) -> Result<(), Fault> {
         Ok(self.guest_of_exec(caller, id).await?.resize(id, size).await?)
     }
 
     /// Ends the whole tree of an exec. One that has ended stays as it is.
     pub(crate) async fn end_exec(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         id: ExecId,
         grace: Option<std::time::Duration>,
@@ -376,12 +470,22 @@ impl App {
             outcome = self.gather(exec, nothing).await;
         }
         let ended = match outcome {
-            Ok(outcome) => self.ended_by(&outcome),
+            Ok(outcome) => {
+                let template = self.live.get(exec.sandbox).map(|leased| leased.template.clone());
+                self.metrics.exec_ended(template.as_ref(), &outcome);
+                self.ended_by(&outcome)
+            }
+            Err(_) if self.was_never_started(exec).await => {
+                self.note_refusal(exec.id, "it never reached its sandbox".into()).await;
+                return;
+            }
             Err(fault) => {
-                info!(exec = %exec.id, error = %fault, "an exec has no known end");
+                info!(error = %fault, "an exec has no known end");
+                self.metrics.failed("crash");
                 self.unknown_end()
             }
         };
+        spans::exited(&Span::current(), ended.exit);
         self.note_end(exec.id, ended).await;
     }
 
@@ -391,16 +495,20 @@ impl App {
         leases: &BTreeMap<LeaseId, Lease>,
     ) -> Result<(), Fault> {
         let running = self.store.running_execs(self.node).await?;
+        // Those that an earlier server noted and did not get to tell of.
+        running.iter().for_each(|exec| self.tidings.has_begun(exec));
         let busy: std::collections::BTreeSet<LeaseId> = running.iter().map(|exec| exec.lease).collect();
         for exec in running {
             let app = Arc::clone(self);
             let release = leases.get(&exec.lease).filter(|lease| lease.one_shot).map(|lease| lease.id);
-            self.tasks.spawn(async move {
+            let span = spans::exec(exec.lease, exec.sandbox, exec.id);
+            let follow = async move {
                 app.follow_again(&exec).await;
                 if let Some(lease) = release {
                     app.release_one_shot(lease).await;
                 }
-            });
+            };
+            self.tasks.spawn(follow.instrument(span));
         }
         // Made for an exec that never began, or whose end was noted just before the server was killed.
         for lease in leases.values().filter(|lease| lease.one_shot && !busy.contains(&lease.id)) {
@@ -412,9 +520,13 @@ impl App {
 
 /// What is to be done when an exec has ended.
 #[derive(Debug, Clone, Copy)]
-enum Afterwards {
+pub(super) enum Afterwards {
     Nothing,
-    Release(LeaseId),
+    /// The end of a one-shot that was asked for then.
+    Release {
+        lease: LeaseId,
+        since: Instant,
+    },
 }
 
 fn check(spec: &ExecSpec) -> Result<(), Fault> {
@@ -423,6 +535,9 @@ fn check(spec: &ExecSpec) -> Result<(), Fault> {
         Command::Argv(argv) if argv.is_empty() => return invalid("the command is empty"),
         Command::Shell(text) if text.trim().is_empty() => return invalid("the command is empty"),
         _ => {}
+    }
+    if spec.cwd.as_deref().is_some_and(|cwd| !cwd.starts_with('/')) {
+        return invalid("the working directory is not an absolute path");
     }
     match spec.timeout_seconds {
         Some(seconds) if !(seconds > 0.0 && seconds <= LONGEST_TIMEOUT) => {

@@ -3,19 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cubicle_guest::client::Guest;
 use cubicle_model::lease::LeaseEnd;
 use cubicle_model::{
     Binding, Fault, FileToWrite, Kind, Lease, LeaseId, LeaseStatus, LimitRequest, Reuse, Sandbox, SandboxId,
-    SandboxState, Scope, Template, Usage,
+    SandboxState, Scope, Template, Usage, hexadecimal,
 };
-use cubicle_store::{Acquire, Acquired, AfterLease, LeaseFilter, Page, Promoted, Target};
+use cubicle_store::{
+    Acquire, Acquired, AfterLease, Context, Exec, LeaseFilter, Page, Planned, Promoted, Target,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tracing::{info, warn};
+use tracing::field::display;
+use tracing::{Instrument, Span, debug, info, warn};
 
+use super::execs::Afterwards;
 use super::live::Leased;
 use super::{App, Caller};
 use crate::reconcile::keeper::{GRACE_SECONDS, POOLED_SECONDS};
+use crate::spans;
 
 pub(crate) const LONGEST_TTL: u32 = 7 * 24 * 3600;
 const LONGEST_LABEL: usize = 256;
@@ -77,13 +83,10 @@ impl Gifts {
             || limits.journal.is_some()
     }
 
-    fn binding(self, deadline: Option<u64>) -> Binding {
-        Binding {
-            env: self.env,
-            files: self.files,
-            limits: LimitRequest { wall_seconds: deadline, ..self.limits },
-            ..Binding::default()
-        }
+    fn binding(self) -> Binding {
+        // How long it lives is the lease's to say.
+        let limits = LimitRequest { wall_seconds: None, ..self.limits };
+        Binding { env: self.env, files: self.files, limits, ..Binding::default() }
     }
 }
 
@@ -101,27 +104,52 @@ impl App {
         caller: &Caller,
         asked: LeaseRequest,
     ) -> Result<Obtained, Fault> {
-        let granted = self.acquire_row(caller, asked).await?;
-        match granted {
+        let (app, caller) = (Arc::clone(self), caller.clone());
+        match self.to_its_end(async move { app.acquire_row(&caller, asked, None).await }).await? {
             Granted::Ready { lease, .. } => Ok(Obtained { lease, position: None }),
             Granted::Waits { lease, position } => Ok(Obtained { lease, position: Some(position) }),
             Granted::Ended { lease } => Ok(Obtained { lease, position: None }),
         }
     }
 
-    /// The same, with the sandbox.
+    /// The same, with the sandbox, for whoever sees it through to its end. `exec` is what the lease is for, if it is for
+    /// one exec alone.
     pub(crate) async fn acquire_row(
         self: &Arc<Self>,
         caller: &Caller,
         asked: LeaseRequest,
+        exec: Option<Planned>,
+    ) -> Result<Granted, Fault> {
+        let span = spans::acquire(&asked.template);
+        let granted = self.grant(caller, asked, exec).instrument(span.clone()).await;
+        match &granted {
+            Ok(granted) => {
+                let lease = granted.lease();
+                // Whatever the request does from here on is done with it.
+                spans::leased(lease.id, lease.sandbox);
+            }
+            Err(fault) => spans::failed(&span, fault),
+        }
+        granted
+    }
+
+    async fn grant(
+        self: &Arc<Self>,
+        caller: &Caller,
+        asked: LeaseRequest,
+        exec: Option<Planned>,
     ) -> Result<Granted, Fault> {
         caller.must(Scope::Run)?;
         let template = self.find_template(caller.tenant(), &asked.template).await?;
         let ask = self.ask(caller, &template, &asked)?;
         let target = ask.target.clone();
-        self.metrics.asked_for(&template.at);
+        self.metrics.pace.asked_for(&template.at);
         let started = tokio::time::Instant::now();
-        let acquired = self.store.acquire(caller.context(self), ask).await?;
+        let context = caller.context(self);
+        let (acquired, noted) = match exec {
+            Some(exec) => self.acquire_for(context, ask, exec).await?,
+            None => (self.store.acquire(context, ask).await?, None),
+        };
         self.step("lease_acquired");
         self.tell();
         let (lease, sandbox) = match acquired {
@@ -147,16 +175,36 @@ impl App {
                 return Err(Fault::new(kind, text).hint("release a lease, or ask for a larger quota"));
             }
         };
+        if let Some(exec) = &noted {
+            self.tidings.has_begun(exec);
+        }
+        spans::leased(lease.id, Some(sandbox.id));
+        Span::current().record("admission", display(lease.admission.name()));
         let leased = self.live.admit(&lease, sandbox.id);
-        // A client that hangs up does not leave a sandbox half-made.
-        let prepare = {
-            let (app, leased) = (Arc::clone(self), Arc::clone(&leased));
-            let (lease, gifts) = (lease.clone(), asked.gifts);
-            async move { app.prepare(&leased, &lease, sandbox, target, gifts).await }
-        };
-        self.to_its_end(prepare).await?;
+        if let Err(fault) = self.prepare(&leased, &lease, sandbox, target, asked.gifts).await {
+            if let Some(exec) = noted {
+                self.did_not_start(exec, Some(fault.to_string()), Afterwards::Nothing);
+            }
+            return Err(fault);
+        }
         self.metrics.acquired(lease.admission, started.elapsed());
-        Ok(Granted::Ready { lease, leased })
+        Ok(Granted::Ready { lease, leased, noted })
+    }
+
+    async fn acquire_for(
+        self: &Arc<Self>,
+        context: Context,
+        ask: Acquire,
+        exec: Planned,
+    ) -> Result<(Acquired, Option<Exec>), Fault> {
+        match self.store.acquire_for(context.clone(), ask.clone(), exec.clone()).await {
+            // The store may not know yet that others have ended.
+            Err(fault) if fault.kind() == Kind::Full => {
+                self.settle().await?;
+                self.store.acquire_for(context, ask, exec).await
+            }
+            acquired => acquired,
+        }
     }
 
     fn ask(&self, caller: &Caller, template: &Template, asked: &LeaseRequest) -> Result<Acquire, Fault> {
@@ -238,7 +286,6 @@ impl App {
             }
             Err(fault) => {
                 warn!(lease = %lease.id, sandbox = %leased.sandbox, error = %fault, "sandbox cannot be handed out");
-                self.metrics.failed("could_not_be_made");
                 self.end(self.own_context(), lease.id, LeaseEnd::CouldNotBeMade, AfterLease::Destroy).await?;
                 Err(fault)
             }
@@ -251,7 +298,7 @@ impl App {
         sandbox: Sandbox,
         target: Target,
         gifts: Gifts,
-    ) -> Result<cubicle_guest::client::Guest, Fault> {
+    ) -> Result<Guest, Fault> {
         let is_new = sandbox.state == SandboxState::Creating;
         let wanted = u64::from(lease.ttl_seconds) + GRACE_SECONDS;
         let (id, age) = (sandbox.id, lease.created_at.duration_since(sandbox.created_at).as_secs());
@@ -262,10 +309,25 @@ impl App {
             Some(guest) => guest,
             None => self.guest(id).await?,
         };
-        let remaining = POOLED_SECONDS.saturating_sub(age.unsigned_abs());
-        let deadline = (!is_new && wanted > remaining).then_some(wanted);
-        self.give(lease.id, id, gifts, is_new, deadline).await?;
+        // A sandbox of the future is of a host whose clock was set; how long it lives is not known then.
+        let remaining = u64::try_from(age).map_or(0, |age| POOLED_SECONDS.saturating_sub(age));
+        if !is_new && wanted > remaining {
+            self.prolong_soon(&guest, id, wanted);
+        }
+        self.give(lease.id, id, gifts, is_new).await?;
         Ok(guest)
+    }
+
+    /// A sandbox of the pool lives for long without its server, but not as long as some leases. Nobody has to wait for this:
+    /// what is left of its time is a good part of an hour, and whoever takes the lease over does it again.
+    fn prolong_soon(&self, guest: &Guest, sandbox: SandboxId, seconds: u64) {
+        let guest = guest.clone();
+        self.tasks.spawn(async move {
+            // A lease that is over by then needs no more time.
+            if let Err(error) = guest.set_deadline(Duration::from_secs(seconds)).await {
+                debug!(%sandbox, %error, "the time of a sandbox was not prolonged");
+            }
+        });
     }
 
     /// Gives a sandbox what its user brought, and notes that it has it. Twice is as good as once.
@@ -275,7 +337,6 @@ impl App {
         sandbox: SandboxId,
         gifts: Gifts,
         has_its_limits: bool,
-        deadline: Option<u64>,
     ) -> Result<(), Fault> {
         let kept_in_row = gifts != Gifts::default();
         let gifts = match has_its_limits {
@@ -283,9 +344,9 @@ impl App {
             true => Gifts { limits: LimitRequest::default(), ..gifts },
             false => gifts,
         };
-        let binding = gifts.binding(deadline);
+        let binding = gifts.binding();
         if binding != Binding::default() {
-            self.backend.bind(sandbox, &binding).await?;
+            self.changing("bind", sandbox, self.backend.bind(sandbox, &binding)).await?;
         }
         self.step("sandbox_bound");
         match kept_in_row {
@@ -298,15 +359,18 @@ impl App {
     /// that nothing has run in its sandbox.
     pub(crate) async fn take_over(self: &Arc<Self>, lease: &Lease, sandbox: SandboxId, gifts: Option<Gifts>) {
         let leased = self.live.admit(lease, sandbox);
-        let prepared = async {
+        let prepared: Result<Guest, Fault> = async {
             if let Some(gifts) = gifts {
                 let made_with = self.store.target(sandbox).await?.limits;
                 let has_its_limits = made_with == gifts.limits;
-                self.give(lease.id, sandbox, gifts, has_its_limits, None).await?;
+                self.give(lease.id, sandbox, gifts, has_its_limits).await?;
             }
-            self.guest(sandbox).await
-        };
-        match prepared.await {
+            let guest = self.guest(sandbox).await?;
+            guest.set_deadline(self.time_left(lease)).await?;
+            Ok(guest)
+        }
+        .await;
+        match prepared {
             Ok(guest) => leased.is_ready(guest),
             Err(fault) => {
                 warn!(lease = %lease.id, %sandbox, error = %fault, "a lease could not be taken over");
@@ -317,13 +381,19 @@ impl App {
         }
     }
 
+    /// How long the sandbox of a lease that is taken over lives without its server.
+    fn time_left(&self, lease: &Lease) -> Duration {
+        let left = lease.expires_at.duration_since(self.now()).as_secs();
+        Duration::from_secs(u64::try_from(left).unwrap_or(0) + GRACE_SECONDS)
+    }
+
     /// What came of the same request before: as soon as its sandbox can be used.
     async fn obtained_before(&self, lease: Lease) -> Result<Granted, Fault> {
         match (lease.status, lease.sandbox) {
             (LeaseStatus::Active, Some(id)) if lease.node == self.node => {
                 let leased = self.live.admit(&lease, id);
                 leased.guest().await?;
-                Ok(Granted::Ready { lease, leased })
+                Ok(Granted::Ready { lease, leased, noted: None })
             }
             (LeaseStatus::Queued, _) => {
                 let position = self.store.position(self.node, lease.id).await?.unwrap_or(1);
@@ -341,13 +411,15 @@ impl App {
         }
         let leased = self.live.admit(&lease, sandbox.id);
         let app = Arc::clone(self);
-        self.tasks.spawn(async move {
+        let span = spans::promote(lease.id, sandbox.id);
+        let prepare = async move {
             let gifts = serde_json::from_value(binding).unwrap_or_default();
             // A failure ends the lease, and whoever waits for it sees that.
-            if let Ok(target) = app.store.target(sandbox.id).await {
+            if let Ok(target) = app.insist(|| app.store.target(sandbox.id)).await {
                 let _ = app.prepare(&leased, &lease, sandbox, target, gifts).await;
             }
-        });
+        };
+        self.tasks.spawn(prepare.instrument(span));
     }
 
     pub(crate) fn full(&self, waiting: u64) -> Fault {
@@ -357,7 +429,7 @@ impl App {
 
     /// Seconds until a lease at this place in the queue will have a sandbox, from what was seen of late.
     pub(crate) fn estimate(&self, position: u64) -> Option<u64> {
-        let mean = self.metrics.mean_lease_seconds()?;
+        let mean = self.metrics.pace.mean_lease_seconds()?;
         Some((mean * position as f64 / self.settings.capacity.max(1) as f64).ceil() as u64)
     }
 
@@ -431,7 +503,7 @@ impl App {
     /// Ends a lease and sees to its sandbox.
     pub(crate) async fn end(
         self: &Arc<Self>,
-        context: cubicle_store::Context,
+        context: Context,
         id: LeaseId,
         because: LeaseEnd,
         after: AfterLease,
@@ -465,10 +537,13 @@ impl App {
 
 /// What came of an acquire.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one per request, looked at once")]
 pub(crate) enum Granted {
     Ready {
         lease: Lease,
         leased: Arc<Leased>,
+        /// The exec that it is for, where it is noted already.
+        noted: Option<Exec>,
     },
     Waits {
         lease: Lease,
@@ -480,8 +555,16 @@ pub(crate) enum Granted {
     },
 }
 
+impl Granted {
+    fn lease(&self) -> &Lease {
+        match self {
+            Self::Ready { lease, .. } | Self::Waits { lease, .. } | Self::Ended { lease } => lease,
+        }
+    }
+}
+
 /// The same for the same request, and for no other.
 pub(crate) fn fingerprint(of: &impl Serialize) -> String {
     let bytes = serde_json::to_vec(of).unwrap_or_default();
-    Sha256::digest(bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(&Sha256::digest(bytes)[..16])
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cubicle_guest::client::Guest;
-use cubicle_model::{Fault, Kind, Lease, LeaseId, Name, SandboxId, UserName};
+use cubicle_model::{Fault, Kind, Lease, LeaseId, Name, SandboxId, TemplateRef, UserName};
+use cubicle_store::Owner;
 use tokio::sync::watch;
 
 /// Until a sandbox that is being made is ready.
@@ -26,6 +27,7 @@ pub(crate) struct Leased {
     pub(crate) lease: LeaseId,
     pub(crate) tenant: Name,
     pub(crate) user: UserName,
+    pub(crate) template: TemplateRef,
     guest: OnceLock<Guest>,
     phase: watch::Sender<Phase>,
 }
@@ -46,9 +48,15 @@ impl Leased {
             lease: lease.id,
             tenant: lease.tenant.clone(),
             user: lease.user.clone(),
+            template: lease.template.clone(),
             guest: OnceLock::new(),
             phase: watch::Sender::new(Phase::Preparing),
         })
+    }
+
+    /// Whose exec it is that runs here.
+    pub(crate) fn owner(&self) -> Owner<'_> {
+        Owner { lease: self.lease, tenant: &self.tenant, user: &self.user }
     }
 
     pub(crate) fn is_ready(&self, guest: Guest) {
@@ -100,6 +108,11 @@ impl Live {
 
     pub(crate) fn get(&self, id: SandboxId) -> Option<Arc<Leased>> {
         self.leased().get(&id).cloned()
+    }
+
+    /// Everything that somebody has, with its template.
+    pub(crate) fn all(&self) -> Vec<(SandboxId, TemplateRef)> {
+        self.leased().iter().map(|(id, leased)| (*id, leased.template.clone())).collect()
     }
 
     /// The entry of a lease; the one that is there, if it is.

@@ -2,36 +2,47 @@
 
 pub(crate) mod admin;
 pub(crate) mod caller;
+pub(crate) mod census;
 pub(crate) mod execs;
 pub(crate) mod files;
 pub(crate) mod leases;
 pub(crate) mod live;
 pub(crate) mod sandboxes;
 pub(crate) mod templates;
+pub(crate) mod tidings;
 mod to_its_end;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cubicle_backend::Backend;
 use cubicle_guest::client::Guest;
-use cubicle_model::{ExecId, Fault, NodeId, SandboxId, Timestamp};
+use cubicle_model::{ExecId, Fault, Kind, NodeId, SandboxId, Timestamp};
 use cubicle_store::{Actor, Context, Room, Store};
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
-use crate::auth::Keys;
+use crate::auth::tokens::Tokens;
+use crate::auth::{Allowances, Keys};
 use crate::blobs::Blobs;
 use crate::journal::fanout::Fanout;
 use crate::metrics::Metrics;
 use crate::reconcile::keeper::Keeper;
 use crate::settings::Settings;
+use crate::spans;
 use crate::surroundings::Surroundings;
 
 pub(crate) use caller::Caller;
+use census::Census;
 use live::Live;
 use templates::Templates;
+use tidings::Tidings;
 use to_its_end::ToItsEnd;
+
+/// Between two attempts to note something.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) struct App {
     pub(crate) store: Store,
@@ -42,10 +53,15 @@ pub(crate) struct App {
     pub(crate) live: Live,
     pub(crate) templates: Templates,
     pub(crate) keys: Keys,
+    /// Where tokens are accepted at all.
+    pub(crate) tokens: Option<Tokens>,
+    pub(crate) allowances: Allowances,
     pub(crate) blobs: Blobs,
     pub(crate) metrics: Metrics,
+    pub(crate) census: Census,
     pub(crate) keeper: Keeper,
     pub(crate) fanout: Fanout,
+    pub(crate) tidings: Tidings,
     pub(crate) exec_turns: Mutex<HashMap<ExecId, Arc<tokio::sync::Mutex<()>>>>,
     /// Wakes whoever fills the pool and serves the queue.
     pub(crate) room_changed: Notify,
@@ -71,6 +87,8 @@ impl App {
         surroundings: Surroundings,
     ) -> Result<Arc<Self>, Fault> {
         let blobs = Blobs::open(&settings.blobs)?;
+        let tokens = settings.tokens.clone().map(Tokens::new);
+        let metrics = Metrics::new(settings.span_counts.as_ref());
         Ok(Arc::new(Self {
             store,
             backend,
@@ -80,10 +98,14 @@ impl App {
             live: Live::default(),
             templates: Templates::default(),
             keys: Keys::default(),
+            tokens,
+            allowances: Allowances::default(),
             blobs,
-            metrics: Metrics::default(),
+            metrics,
+            census: Census::default(),
             keeper: Keeper::default(),
             fanout: Fanout::default(),
+            tidings: Tidings::default(),
             exec_turns: Mutex::default(),
             room_changed: Notify::new(),
             something_happened: tokio::sync::watch::Sender::new(0),
@@ -94,6 +116,11 @@ impl App {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.surroundings.now()
+    }
+
+    /// For dates that people and other machines name: when a key or a link ends.
+    pub(crate) fn wall_now(&self) -> Timestamp {
+        (self.surroundings.wall_clock)()
     }
 
     /// A moment at which being killed must not matter.
@@ -124,6 +151,33 @@ impl App {
         cubicle_backend::reach::guest(Arc::clone(&self.backend), id, move |bytes| random(bytes)).await
     }
 
+    /// A call of the backend that changes a sandbox: a part of the trace.
+    pub(crate) async fn changing<T>(
+        &self,
+        operation: &'static str,
+        sandbox: SandboxId,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let span = spans::backend(operation, sandbox);
+        let outcome = self.timed(operation, call).instrument(span.clone()).await;
+        if let Err(fault) = &outcome {
+            spans::failed(&span, fault);
+        }
+        outcome
+    }
+
+    /// A call of the backend, with how long it took and whether it failed.
+    pub(crate) async fn timed<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let started = tokio::time::Instant::now();
+        let outcome = call.await;
+        self.metrics.backend(operation, started.elapsed(), &outcome);
+        outcome
+    }
+
     /// Does work to its end, also when whoever asked for it hangs up.
     pub(crate) fn to_its_end<Work: Future<Output: Send> + Send + 'static>(
         &self,
@@ -132,11 +186,37 @@ impl App {
         ToItsEnd::new(work, &self.tasks)
     }
 
+    /// Does again what must be noted as long as the store is not there, unless the server stops: the next start finds it then.
+    pub(crate) async fn insist<T, Work: Future<Output = Result<T, Fault>>>(
+        &self,
+        work: impl Fn() -> Work,
+    ) -> Result<T, Fault> {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            match work().await {
+                Err(fault) if fault.kind() == Kind::Unavailable => {
+                    let pausing = self.stopping.run_until_cancelled(tokio::time::sleep(pause));
+                    if pausing.await.is_none() {
+                        return Err(fault);
+                    }
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Waits for what is under way; sandboxes and their execs go on.
-    pub(crate) async fn stop(&self) {
+    pub(crate) async fn stop(self: &Arc<Self>) {
         self.stopping.cancel();
-        self.tasks.close();
+        let finished = async {
+            // The sandboxes of one-shots that have ended go with their leases.
+            let _ = self.settle().await;
+            self.tasks.close();
+            self.tasks.wait().await;
+            let _ = self.settle().await;
+        };
         // What is not finished by then is found by the next start.
-        let _ = tokio::time::timeout(self.settings.drain, self.tasks.wait()).await;
+        let _ = tokio::time::timeout(self.settings.drain, finished).await;
     }
 }

@@ -9,6 +9,7 @@ use cubicle_store::{Page, SandboxFilter};
 
 use super::live::Leased;
 use super::{App, Caller};
+use crate::spans;
 
 impl App {
     /// A sandbox that exists for the caller, also one of which nothing is left.
@@ -40,7 +41,10 @@ impl App {
     pub(crate) async fn in_use(&self, caller: &Caller, id: SandboxId) -> Result<Arc<Leased>, Fault> {
         if let Some(leased) = self.live.get(id) {
             return match caller.sees(&leased.tenant, &leased.user) {
-                true => Ok(leased),
+                true => {
+                    spans::leased(leased.lease, Some(id));
+                    Ok(leased)
+                }
                 false => Err(no_sandbox(id)),
             };
         }

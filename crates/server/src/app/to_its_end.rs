@@ -5,16 +5,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio_util::task::TaskTracker;
+use tracing::{Instrument, Span};
 
 /// Runs where it is awaited, without a task of its own. If whoever awaits it goes away, it goes on as a task.
 pub(crate) struct ToItsEnd<Work: Future<Output: Send> + Send + 'static> {
     work: Option<Pin<Box<Work>>>,
     tasks: TaskTracker,
+    /// What it is a part of, also when it goes on without whoever waited.
+    span: Span,
 }
 
 impl<Work: Future<Output: Send> + Send + 'static> ToItsEnd<Work> {
     pub(crate) fn new(work: Work, tasks: &TaskTracker) -> Self {
-        Self { work: Some(Box::pin(work)), tasks: tasks.clone() }
+        Self { work: Some(Box::pin(work)), tasks: tasks.clone(), span: Span::current() }
     }
 }
 
@@ -34,7 +37,7 @@ impl<Work: Future<Output: Send> + Send + 'static> Future for ToItsEnd<Work> {
 impl<Work: Future<Output: Send> + Send + 'static> Drop for ToItsEnd<Work> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            self.tasks.spawn(async move { drop(work.await) });
+            self.tasks.spawn(async move { drop(work.await) }.instrument(self.span.clone()));
         }
     }
 }

@@ -1,16 +1,21 @@
-//! Who asks: keys of this server.
+//! Who asks: keys of this server, and tokens of an identity provider.
 
+mod allowance;
 pub(crate) mod secret;
+pub(crate) mod tokens;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cubicle_model::{Fault, KeyId, Kind, Principal, Scope};
+use cubicle_model::{Fault, Kind, Principal, Proof, Scope};
 use cubicle_store::Key;
 use tokio::time::{Duration, Instant};
 
 use crate::app::App;
+pub(crate) use allowance::Allowances;
+use allowance::Spender;
 use secret::hash_of_secret;
+use tokens::Unacceptable;
 
 /// A key that another server revoked is honoured for at most so long.
 const FRESH: Duration = Duration::from_secs(2);
@@ -21,14 +26,6 @@ const MOST_REMEMBERED: usize = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     known: Mutex<HashMap<String, (Option<Key>, Instant)>>,
-    buckets: Mutex<HashMap<KeyId, Bucket>>,
-}
-
-/// Requests that a key may still make: refilled all the time, up to a second's worth.
-#[derive(Debug)]
-struct Bucket {
-    left: f64,
-    at: Instant,
 }
 
 impl Keys {
@@ -39,21 +36,6 @@ impl Keys {
     pub(crate) fn forget(&self) {
         self.known().clear();
     }
-
-    /// Takes one request from a key's allowance; says how long to wait where nothing is left.
-    fn spend(&self, key: KeyId, per_second: u32) -> Result<(), Duration> {
-        let rate = f64::from(per_second.max(1));
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let bucket = buckets.entry(key).or_insert(Bucket { left: rate, at: now });
-        bucket.left = (bucket.left + (now - bucket.at).as_secs_f64() * rate).min(rate);
-        bucket.at = now;
-        if bucket.left < 1.0 {
-            return Err(Duration::from_secs_f64((1.0 - bucket.left) / rate));
-        }
-        bucket.left -= 1.0;
-        Ok(())
-    }
 }
 
 /// Why a request has no caller.
@@ -61,13 +43,21 @@ impl Keys {
 pub(crate) enum Refusal {
     /// Nobody, or nobody known.
     Unknown(&'static str),
+    Token(Unacceptable),
     TooMany(Duration),
     Fault(Fault),
 }
 
 impl App {
-    /// The caller that a secret stands for.
+    /// The caller that a key or a token stands for.
     pub(crate) async fn authenticate(&self, secret: &str) -> Result<Principal, Refusal> {
+        match tokens::looks_like_one(secret) {
+            true => self.authenticate_token(secret).await,
+            false => self.authenticate_key(secret).await,
+        }
+    }
+
+    async fn authenticate_key(&self, secret: &str) -> Result<Principal, Refusal> {
         let hash = hash_of_secret(secret);
         let remembered = self.keys.known().get(&hash).filter(|(_, since)| since.elapsed() < FRESH).cloned();
         let key = match remembered {
@@ -83,12 +73,12 @@ impl App {
             }
         };
         let key = key.ok_or(Refusal::Unknown("this key is not known here"))?;
-        if !key.is_valid(self.now()) {
+        if !key.is_valid(self.wall_now()) {
             return Err(Refusal::Unknown("this key has expired or was revoked"));
         }
         let rate = key.requests_per_second.unwrap_or(self.settings.requests_per_second);
-        self.keys.spend(key.id, rate).map_err(Refusal::TooMany)?;
-        Ok(Principal { tenant: key.tenant, user: key.user, scopes: key.scopes, key: Some(key.id) })
+        self.allowances.spend(Spender::Key(key.id), rate).map_err(Refusal::TooMany)?;
+        Ok(Principal { tenant: key.tenant, user: key.user, scopes: key.scopes, proof: Proof::Key(key.id) })
     }
 
     /// Everybody, where the server was started without keys.
@@ -98,26 +88,7 @@ impl App {
             tenant: name("default")?,
             user: "local".parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?,
             scopes: Scope::ALL.into_iter().collect(),
-            key: None,
+            proof: Proof::Nothing,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_key_may_make_so_many_requests_and_then_has_to_wait() {
-        let keys = Keys::default();
-        let key = KeyId::from_random([1; 16]);
-        for _ in 0..5 {
-            assert!(keys.spend(key, 5).is_ok());
-        }
-        let wait = keys.spend(key, 5).unwrap_err();
-        assert!(keys.spend(KeyId::from_random([2; 16]), 5).is_ok(), "another key has its own allowance");
-        tokio::time::advance(wait).await;
-        assert!(keys.spend(key, 5).is_ok());
-        assert!(keys.spend(key, 5).is_err());
     }
 }

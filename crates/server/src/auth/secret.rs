@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use cubicle_model::hexadecimal;
 use sha2::{Digest, Sha256};
-
-use crate::blobs::hexadecimal;
 
 const PREFIX: &str = "cub_";
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";

@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cubicle_api as api;
 use cubicle_model::audit::{Entry, Head};
-use cubicle_model::{Fault, KeyId, Kind, NodeId, Tenant, Timestamp, Usage};
+use cubicle_model::{Fault, KeyId, Kind, NodeId, Proof, Tenant, Timestamp, Usage};
 use cubicle_store::{AuditFilter, Key};
 
 use super::problem::Answer;
@@ -140,6 +140,7 @@ pub(super) struct Deeds {
     #[param(value_type = Option<String>, format = DateTime)]
     until: Option<Timestamp>,
     /// All entries of this node in the order of their chain, of all tenants; for administrators.
+    #[param(pattern = "^node-[a-z2-7]{26}$")]
     node: Option<String>,
 }
 
@@ -190,13 +191,20 @@ pub(super) async fn audit_heads(
 /// Who the server takes you for
 #[utoipa::path(get, path = "/whoami", tag = "administration",
     responses((status = 200, body = api::WhoAmI), (status = "default", body = api::ErrorBody)))]
-pub(super) async fn who_am_i(caller: Caller) -> Reply<api::WhoAmI> {
+pub(super) async fn who_am_i(State(app): State<Arc<App>>, caller: Caller) -> Reply<api::WhoAmI> {
     let principal = caller.principal;
+    let token = match (principal.proof, &app.tokens) {
+        (Proof::Token { expires_at }, Some(tokens)) => {
+            Some(api::ShownToken { issuer: tokens.issuer().to_owned(), expires_at })
+        }
+        _ => None,
+    };
     Reply(api::WhoAmI {
         tenant: principal.tenant.to_string(),
         user: principal.user.to_string(),
+        key_id: principal.key().map(|key| key.to_string()),
         scopes: principal.scopes,
-        key_id: principal.key.map(|key| key.to_string()),
+        token,
     })
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json as Reply;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -14,7 +13,7 @@ use cubicle_model::{ExecId, ExecSpec, Fault, Kind, SandboxId, Scope, Stdin, TtyS
 use cubicle_store::Exec;
 
 use super::problem::Answer;
-use super::request::{Id, IdempotencyKey, Json, Paging, Query, paged};
+use super::request::{Id, IdempotencyKey, Json, Paging, Query, Whole, paged};
 use super::stream;
 use crate::app::execs::{ExecRequest, LARGEST_OUTPUT, Told};
 use crate::app::leases::{LeaseRequest, fingerprint};
@@ -176,7 +175,7 @@ pub(super) async fn get(
 /// `application/x-ndjson`, or plain bytes.
 #[utoipa::path(get, operation_id = "read_output", path = "/execs/{exec_id}/output", tag = "execs", params(("exec_id" = String, Path), stream::From),
     responses((status = 200, description = "Frames, or bytes", content((api::OutputFrame = "text/event-stream"),
-        (api::OutputFrame = "application/x-ndjson"), (String = "text/plain"))), (status = "default", body = api::ErrorBody)))]
+        (api::OutputFrame = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn output(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -197,7 +196,7 @@ pub(super) async fn stdin(
     caller: Caller,
     Id(id): Id<ExecId>,
     Query(Close { close }): Query<Close>,
-    bytes: Bytes,
+    Whole(bytes): Whole,
 ) -> Answer<StatusCode> {
     app.stdin(&caller, id, &bytes, close).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -283,6 +282,7 @@ fn answer(told: Told) -> (StatusCode, Reply<api::Exec>) {
 }
 
 fn show(exec: Exec, output: Option<Outcome>) -> api::Exec {
+    let refused = exec.refused;
     let result = exec.ended.map(|ended| {
         let (out, err, out_cut, err_cut) = match output {
             Some(output) => (
@@ -304,6 +304,7 @@ fn show(exec: Exec, output: Option<Outcome>) -> api::Exec {
             stderr: err,
             stdout_truncated: out_cut,
             stderr_truncated: err_cut,
+            refused,
         }
     });
     api::Exec {

@@ -10,17 +10,19 @@ use axum::response::{IntoResponse, Response};
 use cubicle_api as api;
 use cubicle_guest::client as guest;
 use cubicle_model::{Fault, Kind, SandboxId};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use tokio_util::io::StreamReader;
 
-use super::problem::{Answer, Problem};
-use super::request::{Id, Json, Query};
+use super::problem::Answer;
+use super::range;
+use super::request::{self, Id, Json, Query};
 use crate::app::{App, Caller};
 
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct At {
     /// Absolute, or in `/workspace`.
+    #[param(min_length = 1, pattern = r"^[^\x00]+$")]
     path: String,
 }
 
@@ -28,8 +30,10 @@ pub(super) struct At {
 #[into_params(parameter_in = Query)]
 pub(super) struct Write {
     /// Absolute, or in `/workspace`.
+    #[param(min_length = 1, pattern = r"^[^\x00]+$")]
     path: String,
     /// Permission bits in octal, as in 0755.
+    #[param(pattern = "^0?[0-7]{1,3}$")]
     mode: Option<String>,
     /// Whether missing directories are made.
     #[serde(default = "yes")]
@@ -47,6 +51,7 @@ fn yes() -> bool {
 #[into_params(parameter_in = Query)]
 pub(super) struct Below {
     #[serde(default = "workspace")]
+    #[param(min_length = 1, pattern = r"^[^\x00]+$")]
     path: String,
     /// Everything below, not only what is directly in it.
     #[serde(default)]
@@ -63,6 +68,7 @@ fn workspace() -> String {
 #[utoipa::path(get, operation_id = "read_file", path = "/sandboxes/{sandbox_id}/files", tag = "files", params(("sandbox_id" = String, Path), At),
     responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 206, description = "A part", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 416, description = "There is no such part", body = api::ErrorBody),
         (status = "default", body = api::ErrorBody)))]
 pub(super) async fn read(
     State(app): State<Arc<App>>,
@@ -73,35 +79,14 @@ pub(super) async fn read(
 ) -> Answer<Response> {
     let path = checked(&at.path)?;
     let guest = app.files_to_read(&caller, id).await?;
-    let asked = headers.get(header::RANGE).and_then(|range| range.to_str().ok());
-    let range = match asked {
-        None => None,
-        Some(text) => {
-            let size = guest.stat(path).await.map_err(Fault::from)?.size;
-            Some(byte_range(text, size).ok_or_else(|| {
-                let fault =
-                    Fault::new(Kind::Invalid, format!("the file has {size} bytes; this range is not in it"));
-                Problem::with_status(fault, StatusCode::RANGE_NOT_SATISFIABLE)
-            })?)
-        }
+    let part = match headers.contains_key(header::RANGE) {
+        true => range::asked(&headers, guest.stat(path).await.map_err(Fault::from)?.size)?,
+        false => None,
     };
-    let file = guest.open_file(path, range.clone()).await.map_err(Fault::from)?;
-    let size = file.size;
-    let mut response = Response::new(Body::from_stream(pieces(file.body)));
-    let out = response.headers_mut();
-    out.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    out.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    let file = guest.open_file(path, part.clone()).await.map_err(Fault::from)?;
+    let mut response = range::response(Body::from_stream(pieces(file.body)), file.size, part);
     if let Some(etag) = file.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
-        out.insert(header::ETAG, etag);
-    }
-    let length = range.as_ref().map_or(size, |range| range.end - range.start);
-    out.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    if let Some(range) = range {
-        let text = format!("bytes {}-{}/{size}", range.start, range.end - 1);
-        if let Ok(value) = HeaderValue::from_str(&text) {
-            out.insert(header::CONTENT_RANGE, value);
-        }
-        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        response.headers_mut().insert(header::ETAG, etag);
     }
     Ok(response)
 }
@@ -131,8 +116,9 @@ pub(super) async fn write(
     };
     let guest = app.files_to_write(&caller, id).await?;
     let options = guest::WriteFile { mode, parents: how.parents, must_be_new: how.must_be_new };
-    let mut reader = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
-    let outcome = guest.write_file_from(path, &mut reader, options).await.map(drop).map_err(Fault::from);
+    let mut reader = StreamReader::new(request::pieces(body));
+    let outcome = guest.write_file_from(path, &mut reader, options).await;
+    let outcome = outcome.map(drop).map_err(request::while_sending);
     app.file_deed(&caller, "file.write", id, path, outcome).await?;
     Ok(Reply(entry(guest.stat(path).await.map_err(Fault::from)?)))
 }
@@ -140,6 +126,7 @@ pub(super) async fn write(
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Remove {
+    #[param(min_length = 1, pattern = r"^[^\x00]+$")]
     path: String,
     /// A directory with everything in it.
     #[serde(default)]
@@ -238,8 +225,8 @@ pub(super) async fn unpack(
 ) -> Answer<Reply<api::Unpacked>> {
     let path = checked(&at.path)?;
     let guest = app.files_to_write(&caller, id).await?;
-    let mut reader = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
-    let outcome = guest.put_archive(path, &mut reader).await.map_err(Fault::from);
+    let mut reader = StreamReader::new(request::pieces(body));
+    let outcome = guest.put_archive(path, &mut reader).await.map_err(request::while_sending);
     let done = app.file_deed(&caller, "file.unpack", id, path, outcome).await?;
     Ok(Reply(api::Unpacked {
         files: done.files,
@@ -305,17 +292,6 @@ fn checked(path: &str) -> Result<&str, Fault> {
     Ok(path)
 }
 
-/// `bytes=a-b`, `bytes=a-` or `bytes=-n`; one range only.
-pub(super) fn byte_range(text: &str, size: u64) -> Option<std::ops::Range<u64>> {
-    let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
-    let range = match (first.trim(), last.trim()) {
-        ("", last) => size.saturating_sub(last.parse::<u64>().ok()?)..size,
-        (first, "") => first.parse().ok()?..size,
-        (first, last) => first.parse().ok()?..last.parse::<u64>().ok()?.saturating_add(1).min(size),
-    };
-    (range.start < range.end && range.end <= size).then_some(range)
-}
-
 fn entry(entry: guest::Entry) -> api::Entry {
     api::Entry {
         name: entry.name,
@@ -331,29 +307,5 @@ fn entry(entry: guest::Entry) -> api::Entry {
         mode: entry.mode,
         mtime: entry.mtime,
         target: entry.target,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_is_within_the_file_or_refused() {
-        let table = [
-            ("bytes=0-0", Some(0..1)),
-            ("bytes=2-", Some(2..10)),
-            ("bytes=-3", Some(7..10)),
-            ("bytes=-30", Some(0..10)),
-            ("bytes=5-100", Some(5..10)),
-            ("bytes=10-", None),
-            ("bytes=3-2", None),
-            ("bytes=a-b", None),
-            ("lines=1-2", None),
-            ("bytes=0-1,3-4", None),
-        ];
-        for (text, expected) in table {
-            assert_eq!(byte_range(text, 10), expected, "{text}");
-        }
     }
 }

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
-use axum::response::Response;
-use cubicle_model::RequestId;
+use axum::response::{IntoResponse, Response};
+use cubicle_model::{Fault, RequestId};
 use tokio::time::Instant;
-use tracing::{debug, error, info};
+use tracing::{Instrument, debug, error, info};
 
+use super::elsewhere::{self, FromElsewhere};
 use super::problem::Problem;
+use super::request;
 use crate::app::{App, Caller};
 use crate::auth::Refusal;
+use crate::spans;
 
 /// Answered without a key: they say nothing about anybody.
 const OPEN: [&str; 4] = ["/health", "/ready", "/api/v1/openapi.json", "/metrics"];
@@ -21,29 +24,46 @@ const OPEN: [&str; 4] = ["/health", "/ready", "/api/v1/openapi.json", "/metrics"
 pub(super) async fn gate(
     State(app): State<Arc<App>>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
-    mut request: Request,
+    mut asked: Request,
     next: Next,
 ) -> Response {
     let started = Instant::now();
     let id = RequestId::from_random(app.surroundings.bits());
-    let method = request.method().clone();
-    let path = request.uri().path().to_owned();
-    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let response = match admit(&app, &mut request, from, id).await {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.render(id),
+    let method = asked.method().clone();
+    let path = asked.uri().path().to_owned();
+    let route = asked.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let traceparent = asked.headers().get("traceparent").and_then(|value| value.to_str().ok());
+    let span = spans::request(id, method.as_str(), route.as_deref(), traceparent);
+    spans::named(&span, &path);
+    let answer = async {
+        match admit(&app, &mut asked, from, id).await {
+            Ok(()) => match elsewhere::place(&app, elsewhere::subject(&asked)).await {
+                Ok(None) => next.run(asked).await,
+                Ok(Some(place)) => elsewhere::forward(&app, &place, asked).await.unwrap_or_else(refused),
+                Err(fault) => refused(fault),
+            },
+            Err(problem) => {
+                // Not louder: anybody can have this said as often as they like.
+                let (code, error, cause) = (problem.code(), problem.message(), problem.cause());
+                debug!(%from, path, code, error, cause, "request not admitted");
+                request::discard(asked.into_body()).await;
+                problem.render(id)
+            }
+        }
     };
+    let response = answer.instrument(span.clone()).await;
     let mut response = match response.extensions().get::<Problem>().cloned() {
         Some(problem) => {
-            log(&problem, id, &path);
+            span.in_scope(|| log(&problem, &path));
             problem.render(id)
         }
         None => response,
     };
     let status = response.status().as_u16();
+    let is_from_elsewhere = response.extensions().get::<FromElsewhere>().is_some();
     let headers = response.headers_mut();
     // An id is letters and digits.
-    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+    if !is_from_elsewhere && let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         headers.insert(cubicle_api::REQUEST_ID, value);
     }
     for (name, value) in [
@@ -58,17 +78,22 @@ pub(super) async fn gate(
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let took = started.elapsed();
-    app.metrics.request(route.unwrap_or_else(|| "none".into()), status, took);
-    debug!(request = %id, %method, path, status, ?took, "request answered");
+    app.metrics.request(method.as_str(), route.as_deref(), status, took);
+    span.in_scope(|| debug!(path, status, ?took, "request answered"));
+    span.record("status", status);
     response
 }
 
-fn log(problem: &Problem, id: RequestId, path: &str) {
-    let (code, message, cause) = (problem.code(), problem.message(), problem.cause());
+fn refused(fault: Fault) -> Response {
+    Problem::from(fault).into_response()
+}
+
+fn log(problem: &Problem, path: &str) {
+    let (code, error, cause) = (problem.code(), problem.message(), problem.cause());
     if problem.status().is_server_error() && code == "internal" {
-        error!(request = %id, path, code, message, cause, "request failed");
+        error!(path, code, error, cause, "request failed");
     } else {
-        info!(request = %id, path, code, message, cause, "request refused");
+        info!(path, code, error, cause, "request refused");
     }
 }
 
@@ -81,6 +106,7 @@ async fn admit(app: &App, request: &mut Request, from: SocketAddr, id: RequestId
     let principal = match secret(request.headers()) {
         Some(secret) => app.authenticate(secret).await.map_err(|refusal| match refusal {
             Refusal::Unknown(why) => Problem::unauthenticated(why),
+            Refusal::Token(why) => Problem::unacceptable_token(&why),
             Refusal::TooMany(wait) => Problem::too_many(wait),
             Refusal::Fault(fault) => fault.into(),
         })?,

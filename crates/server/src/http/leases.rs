@@ -17,7 +17,7 @@ use crate::app::{App, Caller};
 #[into_params(parameter_in = Query)]
 pub(super) struct Filter {
     /// `QUEUED`, `ACTIVE`, `EXPIRED` or `RELEASED`.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, pattern = "^(QUEUED|ACTIVE|EXPIRED|RELEASED)$")]
     status: Option<LeaseStatus>,
     workflow: Option<String>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Filter {
 ///
 /// Idempotent for (user, workflow, request), or for an `Idempotency-Key`. The answer comes at once: `warm`, `cold`, in the
 /// queue with its position, or the error `full`.
-#[utoipa::path(post, operation_id = "acquire_lease", path = "/leases", tag = "leases", request_body = api::CreateLease,
+#[utoipa::path(post, operation_id = "acquire_lease", path = "/leases", tag = "leases", request_body = Option<api::CreateLease>,
     params(("idempotency-key" = Option<String>, Header, description = "Makes the call repeatable, as `request` does")),
     responses((status = 201, body = api::Lease), (status = 200, description = "The same was asked for before", body = api::Lease),
         (status = 202, description = "Waits in the queue", body = api::Lease), (status = "default", body = api::ErrorBody)))]

@@ -5,20 +5,19 @@ use std::sync::Arc;
 use axum::Json as Reply;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use cubicle_api as api;
-use cubicle_model::{ArtifactId, Fault, Kind, Scope, Timestamp};
+use cubicle_model::{ArtifactId, Fault, Kind, Scope, Timestamp, hexadecimal};
 use cubicle_store::Artifact;
 use futures_util::TryStreamExt;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::files::byte_range;
 use super::problem::{Answer, Problem};
+use super::range;
 use super::request::{Id, Paging, Query, paged};
 use crate::app::{App, Caller};
-use crate::blobs::hexadecimal;
 
 const USUAL_SECONDS: u32 = 900;
 const LONGEST_SECONDS: u32 = 7 * 24 * 3600;
@@ -67,7 +66,7 @@ impl App {
 
     pub(super) fn is_good(&self, path: &str, until: i64, signature: &str) -> bool {
         let Ok(moment) = Timestamp::from_second(until) else { return false };
-        if self.now() >= moment {
+        if self.wall_now() >= moment {
             return false;
         }
         // The comparison takes as long for a near miss as for a far one.
@@ -121,6 +120,7 @@ pub(super) async fn get_artifact(
 #[utoipa::path(get, path = "/artifacts/{artifact_id}/content", tag = "artifacts", params(("artifact_id" = String, Path)),
     responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 206, description = "A part", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 416, description = "There is no such part", body = api::ErrorBody),
         (status = "default", body = api::ErrorBody)))]
 pub(super) async fn artifact_content(
     State(app): State<Arc<App>>,
@@ -139,33 +139,15 @@ pub(super) async fn artifact_content(
         (Some(axum::Extension(caller)), ..) => app.artifact(&caller, id).await?,
         (None, ..) => return Err(Problem::unauthenticated("a key is needed")),
     };
-    let asked = headers.get(header::RANGE).and_then(|range| range.to_str().ok());
-    let range = match asked {
-        None => None,
-        Some(text) => Some(byte_range(text, artifact.size).ok_or_else(|| {
-            let fault = Fault::new(Kind::Invalid, format!("the artifact has {} bytes", artifact.size));
-            Problem::with_status(fault, StatusCode::RANGE_NOT_SATISFIABLE)
-        })?),
-    };
-    let bytes = app.blobs.read(&artifact.location, range.clone()).await?;
-    let mut response =
-        Response::new(Body::from_stream(bytes.map_err(|fault| std::io::Error::other(fault.to_string()))));
+    let part = range::asked(&headers, artifact.size)?;
+    let bytes = app.blobs.read(&artifact.location, part.clone()).await?;
+    let body = Body::from_stream(bytes.map_err(|fault| std::io::Error::other(fault.to_string())));
+    let mut response = range::response(body, artifact.size, part);
     let out = response.headers_mut();
     // Whatever it is, a browser shows it to nobody: it is downloaded.
-    out.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     out.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
-    out.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", artifact.sha256)) {
         out.insert(header::ETAG, tag);
-    }
-    let length = range.as_ref().map_or(artifact.size, |range| range.end - range.start);
-    out.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    if let Some(range) = range {
-        let text = format!("bytes {}-{}/{}", range.start, range.end - 1, artifact.size);
-        if let Ok(value) = HeaderValue::from_str(&text) {
-            out.insert(header::CONTENT_RANGE, value);
-        }
-        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     Ok(response)
 }
@@ -180,7 +162,7 @@ pub(super) async fn artifact_link(
     Query(lasting): Query<Lasting>,
 ) -> Answer<Reply<api::SignedUrl>> {
     app.artifact(&caller, id).await?;
-    let expires_at = lasting.until(app.now())?;
+    let expires_at = lasting.until(app.wall_now())?;
     let path = content_path(id);
     let signature = app.sign(&path, expires_at);
     let url =

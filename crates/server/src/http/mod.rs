@@ -1,17 +1,22 @@
 //! The edge: from HTTP to the use cases and back. Nothing here decides.
 
 mod admin;
+mod document;
+mod elsewhere;
 mod execs;
 mod files;
 mod gate;
+mod hand_on;
 mod leases;
 mod links;
 mod ports;
 mod problem;
+mod range;
 mod request;
 mod sandboxes;
 mod seed;
 mod stream;
+mod strict;
 mod system;
 mod templates;
 mod terminal;
@@ -37,26 +42,6 @@ use crate::app::App;
 /// A client that is slower than this to send its headers, or the next request, is sent away.
 const HEADER_PATIENCE: Duration = Duration::from_secs(30);
 const MOST_CONNECTIONS: usize = 10_000;
-
-#[derive(OpenApi)]
-#[openapi(
-    info(title = "Cubicle", description = "Runs AI workers and the code they write, each in its own sandbox."),
-    components(schemas(cubicle_api::ErrorBody, cubicle_api::OutputFrame)),
-    modifiers(&Secured)
-)]
-struct Document;
-
-/// Every route but health needs a key.
-struct Secured;
-
-impl utoipa::Modify for Secured {
-    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
-        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-        document.components.get_or_insert_default().add_security_scheme("key", scheme);
-        document.security = Some(vec![SecurityRequirement::new("key", Vec::<String>::new())]);
-    }
-}
 
 fn router() -> OpenApiRouter<Arc<App>> {
     let v1 = OpenApiRouter::new()
@@ -96,7 +81,7 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(links::artifact_content))
         .routes(routes!(links::artifact_link))
         .routes(routes!(ports::link));
-    OpenApiRouter::with_openapi(Document::openapi())
+    OpenApiRouter::with_openapi(document::Document::openapi())
         .nest("/api/v1", v1)
         .routes(routes!(stream::everything))
         .routes(routes!(seed::acquire))
@@ -107,18 +92,19 @@ fn router() -> OpenApiRouter<Arc<App>> {
 }
 
 /// The document that `/api/v1/openapi.json` serves.
-pub fn openapi() -> utoipa::openapi::OpenApi {
-    router().split_for_parts().1
+pub fn openapi() -> String {
+    document::text(&document::complete(router().split_for_parts().1))
 }
 
 pub(crate) fn routes(app: &Arc<App>) -> Router {
     let (router, document) = router().split_for_parts();
-    let document = Arc::new(document.to_json().unwrap_or_default());
+    let document = Arc::new(document::text(&document::complete(document)));
     router
         .merge(terminal::routes())
         .merge(ports::routes())
         .route("/api/v1/openapi.json", axum::routing::get(move || system::openapi(Arc::clone(&document))))
         .fallback(system::nothing_here)
+        .method_not_allowed_fallback(system::no_such_method)
         .layer(DefaultBodyLimit::max(request::LARGEST_JSON))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), gate::gate))
         .with_state(Arc::clone(app))

@@ -1,36 +1,40 @@
 //! TCP into a sandbox: HTTP and WebSocket to one of its ports, with a key or by a signed preview link.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::Json as Reply;
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::any;
 use cubicle_api as api;
 use cubicle_guest::client::Guest;
 use cubicle_model::{Fault, Kind, SandboxId, Scope, Timestamp};
-use hyper_util::rt::TokioIo;
-use tracing::debug;
 
+use super::hand_on::hand_on;
 use super::links::Lasting;
 use super::problem::{Answer, Problem};
 use super::request::{IdAnd, Query};
 use crate::app::sandboxes::no_sandbox;
 use crate::app::{App, Caller};
 
-/// Headers that belong to one connection, not to what is asked over it.
-const HOP_BY_HOP: [&str; 7] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-];
+/// A port that somebody can listen on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Port(u16);
+
+#[derive(Debug, thiserror::Error)]
+#[error("a port is 1 to 65535")]
+pub(super) struct NotAPort;
+
+impl FromStr for Port {
+    type Err = NotAPort;
+
+    fn from_str(text: &str) -> Result<Self, NotAPort> {
+        text.parse().ok().filter(|port| *port > 0).map(Self).ok_or(NotAPort)
+    }
+}
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -48,12 +52,12 @@ pub(super) fn routes() -> Router<Arc<App>> {
 pub(super) async fn link(
     State(app): State<Arc<App>>,
     caller: Caller,
-    IdAnd(id, port): IdAnd<SandboxId, u16>,
+    IdAnd(id, Port(port)): IdAnd<SandboxId, Port>,
     Query(lasting): Query<Lasting>,
 ) -> Answer<Reply<api::PortLink>> {
     caller.must(Scope::Run)?;
     app.in_use(&caller, id).await?;
-    let expires_at = lasting.until(app.now())?;
+    let expires_at = lasting.until(app.wall_now())?;
     let signature = app.sign(&subject(id, port), expires_at);
     // One segment, so that relative links of the page stay below it.
     let url = format!("{}/preview/{id}.{port}.{}.{signature}/", app.settings.address, expires_at.as_second());
@@ -67,7 +71,7 @@ fn subject(id: SandboxId, port: u16) -> String {
 async fn with_key(
     State(app): State<Arc<App>>,
     caller: Caller,
-    IdAnd(id, port): IdAnd<SandboxId, u16>,
+    IdAnd(id, Port(port)): IdAnd<SandboxId, Port>,
     request: Request,
 ) -> Answer<Response> {
     caller.must(Scope::Run)?;
@@ -83,7 +87,7 @@ async fn with_key_below(
 ) -> Answer<Response> {
     caller.must(Scope::Run)?;
     let id: SandboxId = id.parse().map_err(|error| Fault::new(Kind::Invalid, format!("{error}")))?;
-    let port = port.parse().map_err(|_| Fault::new(Kind::Invalid, "a port is 1 to 65535"))?;
+    let Port(port) = port.parse().map_err(|error: NotAPort| Fault::new(Kind::Invalid, error.to_string()))?;
     let guest = app.guest_of(&caller, id).await?;
     forward(&guest, port, &rest, request).await
 }
@@ -108,7 +112,7 @@ async fn by_token(app: &App, token: &str, rest: &str, request: Request) -> Answe
     let refused = || Problem::unauthenticated("this link is not good, or not any more");
     let mut parts = token.splitn(4, '.');
     let id: SandboxId = parts.next().and_then(|id| id.parse().ok()).ok_or_else(refused)?;
-    let port: u16 = parts.next().and_then(|port| port.parse().ok()).ok_or_else(refused)?;
+    let Port(port) = parts.next().and_then(|port| port.parse().ok()).ok_or_else(refused)?;
     let until: i64 = parts.next().and_then(|until| until.parse().ok()).ok_or_else(refused)?;
     let signature = parts.next().ok_or_else(refused)?;
     if Timestamp::from_second(until).is_err() || !app.is_good(&subject(id, port), until, signature) {
@@ -135,50 +139,19 @@ async fn forward(guest: &Guest, port: u16, rest: &str, mut request: Request) -> 
         let fault = Fault::new(Kind::Unavailable, "what listens there did not answer as an HTTP server does");
         Problem::with_status(fault.because(error.to_string()), StatusCode::BAD_GATEWAY)
     };
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tunnel))
-        .await
-        .map_err(|error| bad_gateway(&error))?;
-    // Ends with the connection, which both ends can end.
-    tokio::spawn(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            debug!(%error, "a connection into a sandbox ended badly");
-        }
-    });
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let uri = format!("/{rest}{query}")
         .parse()
         .map_err(|_| Fault::new(Kind::Invalid, "the path cannot be handed on"))?;
     *request.uri_mut() = uri;
-    *request.version_mut() = axum::http::Version::HTTP_11;
-    let upgrade = request.headers().get(header::UPGRADE).cloned();
-    strip(request.headers_mut());
     // The key is for this server, and must not reach what runs in the sandbox.
     request.headers_mut().remove(header::AUTHORIZATION);
     request.headers_mut().remove("x-api-key");
     request.headers_mut().insert(header::HOST, HeaderValue::from_static("localhost"));
-    if let Some(upgrade) = &upgrade {
-        request.headers_mut().insert(header::UPGRADE, upgrade.clone());
-        request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    }
-    let ours = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-    let mut answer = sender.send_request(request).await.map_err(|error| bad_gateway(&error))?;
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS
-        && let Some(ours) = ours
-    {
-        let theirs = hyper::upgrade::on(&mut answer);
-        tokio::spawn(async move {
-            // Either end may hang up; there is nobody to tell.
-            if let (Ok(ours), Ok(theirs)) = tokio::join!(ours, theirs) {
-                let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
-                let _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await;
-            }
-        });
-        let mut response = answer.map(|_| Body::empty());
-        response.extensions_mut().clear();
+    let mut response = hand_on(tunnel, request).await.map_err(|error| bad_gateway(&error))?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(response);
     }
-    let mut response = answer.map(Body::new).into_response();
-    strip(response.headers_mut());
     // A page of a sandbox is a page of a stranger: it gets none of this server's cookies or rights.
     response.headers_mut().insert(
         "content-security-policy",
@@ -186,10 +159,4 @@ async fn forward(guest: &Guest, port: u16, rest: &str, mut request: Request) -> 
     );
     response.headers_mut().insert("x-frame-options", HeaderValue::from_static("SAMEORIGIN"));
     Ok(response)
-}
-
-fn strip(headers: &mut axum::http::HeaderMap) {
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
 }

@@ -5,6 +5,8 @@ use axum::response::{IntoResponse, Response};
 use cubicle_model::{Fault, Kind, RequestId};
 use std::time::Duration;
 
+use crate::auth::tokens::Unacceptable;
+
 /// What every handler may fail with.
 pub(crate) type Answer<T> = Result<T, Problem>;
 
@@ -15,6 +17,8 @@ pub(crate) struct Problem {
     message: String,
     hint: Option<String>,
     retry_after: Option<Duration>,
+    /// Whether it is about a token, for which RFC 6750 has words of its own.
+    of_token: bool,
     /// For the log alone.
     cause: Option<String>,
 }
@@ -27,17 +31,23 @@ impl Problem {
             message: message.into(),
             hint: Some("send 'Authorization: Bearer KEY'; 'cubicle up' says where the first key is".into()),
             retry_after: None,
+            of_token: false,
             cause: None,
         }
+    }
+
+    pub(crate) fn unacceptable_token(why: &Unacceptable) -> Self {
+        Self { hint: Some(why.way_out().into()), of_token: true, ..Self::unauthenticated(&why.to_string()) }
     }
 
     pub(crate) fn too_many(wait: Duration) -> Self {
         Self {
             status: StatusCode::TOO_MANY_REQUESTS,
             code: "rate_limited",
-            message: "this key makes more requests than it may".into(),
+            message: "these are more requests than this key, or this token's subject, may make".into(),
             hint: Some("slow down, or ask for a higher rate".into()),
             retry_after: Some(wait),
+            of_token: false,
             cause: None,
         }
     }
@@ -78,9 +88,21 @@ impl Problem {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         if self.status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, self.challenge());
         }
         response
+    }
+
+    fn challenge(&self) -> HeaderValue {
+        let plain = HeaderValue::from_static("Bearer");
+        if !self.of_token {
+            return plain;
+        }
+        // What may not stand between the quotes of a header is in the body.
+        let allowed = |c: &char| matches!(c, ' '..='~') && !matches!(c, '"' | '\\');
+        let message: String = self.message.chars().filter(allowed).collect();
+        let text = format!("Bearer error=\"invalid_token\", error_description=\"{message}\"");
+        HeaderValue::try_from(text).unwrap_or(plain)
     }
 }
 
@@ -110,6 +132,7 @@ impl From<Fault> for Problem {
             message: fault.message().to_owned(),
             hint: fault.way_out().map(str::to_owned),
             retry_after,
+            of_token: false,
             cause,
         }
     }

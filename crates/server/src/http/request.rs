@@ -4,21 +4,28 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use cubicle_guest::client::ClientError;
 use cubicle_model::{Fault, Kind};
 use cubicle_store::Page;
 use futures_util::StreamExt;
+use futures_util::stream::{self, Stream};
 use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
+use super::strict;
 use crate::app::Caller;
 
 /// JSON bodies; files are streamed and have no limit of their own.
 pub(super) const LARGEST_JSON: usize = 24 * 1024 * 1024;
 const MOST_DISCARDED: usize = 256 * 1024 * 1024;
+/// Of the whole of a JSON body.
 const BODY_PATIENCE: Duration = Duration::from_secs(120);
+/// Of each piece of any body: a client that sends nothing for so long is sent away.
+const PIECE_PATIENCE: Duration = Duration::from_secs(30);
 
 fn invalid(text: impl Into<String>) -> Problem {
     Problem::from(Fault::new(Kind::Invalid, text))
@@ -39,13 +46,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
-/// An object. Without the check a list would do, its items taken for fields.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(invalid("the body is not a JSON object"));
     }
-    serde_json::from_slice(bytes)
-        .map_err(|error| invalid(format!("the body is not what is expected: {error}")))
+    strict::from_slice(bytes).map_err(|error| invalid(format!("the body is not what is expected: {error}")))
 }
 
 /// A JSON body that may be left out.
@@ -63,14 +68,76 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson
     }
 }
 
+/// A body of bytes.
+pub(crate) struct Whole(pub(crate) Vec<u8>);
+
+impl<S: Send + Sync> FromRequest<S> for Whole {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        body(request).await.map(Self)
+    }
+}
+
+/// A body as it comes, as long as it comes.
+pub(super) fn pieces(body: Body) -> impl Stream<Item = std::io::Result<Bytes>> + Send + Unpin {
+    let pieces = body.into_data_stream();
+    Box::pin(stream::unfold(Some(pieces), |pieces| async move {
+        let mut pieces = pieces?;
+        match tokio::time::timeout(PIECE_PATIENCE, pieces.next()).await {
+            Ok(Some(Ok(piece))) => Some((Ok(piece), Some(pieces))),
+            Ok(Some(Err(error))) => Some((Err(std::io::Error::other(error)), None)),
+            Ok(None) => None,
+            Err(_) => Some((Err(std::io::ErrorKind::TimedOut.into()), None)),
+        }
+    }))
+}
+
+/// Reads a short body that nobody wants: the connection could not be used again with the rest of it in the way.
+pub(super) async fn discard(body: Body) {
+    const MOST: usize = 256 * 1024;
+    let mut pieces = body.into_data_stream();
+    let reading = async {
+        let mut length = 0;
+        while let Some(Ok(piece)) = pieces.next().await {
+            length += piece.len();
+            if length > MOST {
+                break;
+            }
+        }
+    };
+    // Whoever is slower loses only the connection.
+    let _ = tokio::time::timeout(Duration::from_secs(1), reading).await;
+}
+
+fn broken_off(error: &std::io::Error) -> Problem {
+    match error.kind() {
+        std::io::ErrorKind::TimedOut => Problem::with_status(late(), StatusCode::REQUEST_TIMEOUT),
+        _ => invalid("the body cannot be read"),
+    }
+}
+
+fn late() -> Fault {
+    Fault::new(Kind::Invalid, "the body did not come in time")
+}
+
+/// The fault of whoever sends a file, or of the sandbox that takes it.
+pub(super) fn while_sending(error: ClientError) -> Fault {
+    match error {
+        ClientError::Input(error) if error.kind() == std::io::ErrorKind::TimedOut => late(),
+        ClientError::Input(error) => Fault::new(Kind::Invalid, "the body broke off").because(error),
+        error => error.into(),
+    }
+}
+
 /// The whole body. One that is too large is read on for a while, because a client that is still sending does not hear the
 /// answer.
 async fn body(request: Request) -> Result<Vec<u8>, Problem> {
-    let mut pieces = request.into_body().into_data_stream();
+    let mut pieces = pieces(request.into_body());
     let (mut bytes, mut length) = (Vec::new(), 0);
     let reading = async {
         while let Some(piece) = pieces.next().await {
-            let piece = piece.map_err(|_| invalid("the body cannot be read"))?;
+            let piece = piece.map_err(|error| broken_off(&error))?;
             length += piece.len();
             if length <= LARGEST_JSON {
                 bytes.extend_from_slice(&piece);
@@ -82,12 +149,9 @@ async fn body(request: Request) -> Result<Vec<u8>, Problem> {
         }
         Ok(())
     };
-    tokio::time::timeout(BODY_PATIENCE, reading).await.unwrap_or_else(|_| {
-        Err(Problem::with_status(
-            Fault::new(Kind::Invalid, "the body did not come in time"),
-            StatusCode::REQUEST_TIMEOUT,
-        ))
-    })?;
+    tokio::time::timeout(BODY_PATIENCE, reading)
+        .await
+        .unwrap_or_else(|_| Err(Problem::with_status(late(), StatusCode::REQUEST_TIMEOUT)))?;
     if length > LARGEST_JSON {
         return Err(Problem::with_status(
             Fault::new(Kind::Invalid, format!("the body is too large: {LARGEST_JSON} bytes are possible"))
@@ -152,7 +216,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 #[into_params(parameter_in = Query)]
 pub(crate) struct Paging {
     /// `next` of the page before.
-    #[param(max_length = 256)]
+    #[param(max_length = 256, pattern = r"^[^\x00]*$")]
     pub(crate) after: Option<String>,
     /// At most so many items.
     #[param(minimum = 1, maximum = 1000)]
@@ -218,7 +282,8 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let Some(value) = parts.headers.get(cubicle_api::IDEMPOTENCY_KEY) else { return Ok(Self(None)) };
-        let text = value.to_str().ok().filter(|text| (1..=256).contains(&text.len()));
+        let visible = |text: &&str| text.bytes().all(|c| c.is_ascii_graphic());
+        let text = value.to_str().ok().filter(|text| (1..=256).contains(&text.len())).filter(visible);
         text.map(|text| Self(Some(text.to_owned())))
             .ok_or_else(|| invalid("an idempotency key has 1 to 256 visible characters"))
     }

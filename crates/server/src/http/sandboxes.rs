@@ -1,9 +1,12 @@
 //! `/api/v1/sandboxes`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json as Reply;
 use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
 use cubicle_api as api;
 use cubicle_model::{Sandbox, SandboxId, SandboxState};
 
@@ -15,7 +18,7 @@ use crate::app::{App, Caller};
 #[into_params(parameter_in = Query)]
 pub(super) struct Filter {
     /// `creating`, `idle`, `leased`, `teardown` or `gone`.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, pattern = "^(creating|idle|leased|teardown|gone)$")]
     state: Option<SandboxState>,
     /// Also those of which nothing is left.
     #[serde(default)]
@@ -62,23 +65,36 @@ pub(super) async fn receipt(
     Ok(Reply(app.receipt(&caller, id).await?))
 }
 
-/// What a sandbox says of itself
+/// What a sandbox uses
+///
+/// As JSON, or for Prometheus where `Accept` asks for `text/plain`.
 #[utoipa::path(get, operation_id = "get_sandbox_metrics", path = "/sandboxes/{sandbox_id}/metrics", tag = "sandboxes", params(("sandbox_id" = String, Path)),
-    responses((status = 200, body = api::SandboxMetrics), (status = "default", body = api::ErrorBody)))]
+    responses((status = 200, content((api::SandboxMetrics = "application/json"), (String = "text/plain"))), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn metrics(
     State(app): State<Arc<App>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
-) -> Answer<Reply<api::SandboxMetrics>> {
+    headers: HeaderMap,
+) -> Answer<Response> {
     let health = app.health_of(&caller, id).await?;
-    Ok(Reply(api::SandboxMetrics {
+    let consumed = app.backend.consumption(id).await?.unwrap_or_default();
+    let shown = api::SandboxMetrics {
         sandbox_id: id.to_string(),
         execs_running: health.execs_running as u64,
+        memory_bytes: consumed.memory_bytes,
+        cpu_seconds: consumed.cpu_us.map(|spent| Duration::from_micros(spent).as_secs_f64()),
+        processes: consumed.processes,
         journal_bytes: health.journal.bytes,
         journal_limit_bytes: health.journal.limit,
         journal_next_seq: health.journal.next_seq,
         deadline_seconds: health.deadline_seconds,
-    }))
+    };
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    if !accept.contains("text/plain") {
+        return Ok(Reply(shown).into_response());
+    }
+    let media = crate::metrics::Form::Prometheus.media_type();
+    Ok(([(header::CONTENT_TYPE, media)], crate::metrics::of_sandbox(&shown)).into_response())
 }
 
 fn show(sandbox: Sandbox, running: bool) -> api::Sandbox {

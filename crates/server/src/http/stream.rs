@@ -27,8 +27,10 @@ const TOGETHER: u32 = 256;
 #[into_params(parameter_in = Query)]
 pub(super) struct From {
     /// The first seq that is wanted.
+    #[param(minimum = 0, maximum = 9223372036854775807u64)]
     from: Option<u64>,
     /// Of plain bytes: `stdout`, `stderr`, or both when absent.
+    #[param(pattern = "^(stdout|stderr)$")]
     stream: Option<String>,
 }
 
@@ -89,6 +91,9 @@ pub(super) async fn output(app: &Arc<App>, exec: Exec, from: &From, headers: &He
         Some(seen) => seen.saturating_add(1),
         None => from.from.unwrap_or(0),
     };
+    if i64::try_from(from).is_err() {
+        return Err(Fault::new(Kind::Invalid, "'from' is not a seq").into());
+    }
     let form = Form::asked(headers);
     let output = app.output(exec, from).await?;
     let frames = stream::unfold(Some(output), move |output| async move {
@@ -170,6 +175,7 @@ pub(super) async fn events(
     headers: HeaderMap,
 ) -> Answer<Response> {
     caller.must(Scope::Read)?;
+    app.settle().await?;
     let start = match last_event_id(&headers)? {
         Some(seen) => i64::try_from(seen).unwrap_or(i64::MAX),
         None => match after.after {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use axum::Json as Reply;
 use axum::extract::State;
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use cubicle_api as api;
 use cubicle_model::{Fault, Kind, SandboxId};
 
 use super::problem::{Answer, Problem};
 use crate::app::App;
+use crate::metrics::Form;
 
 /// Whether the process lives
 #[utoipa::path(get, path = "/health", tag = "system", security(()), responses((status = 200, body = api::Health)))]
@@ -44,17 +45,24 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Reply<api
 
 /// Metrics for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "system", security(()),
-    responses((status = 200, body = String, content_type = "application/openmetrics-text"), (status = "default", body = api::ErrorBody)))]
-pub(super) async fn metrics(State(app): State<Arc<App>>) -> Answer<Response> {
-    let (active, waiting) = app.store.count_leases(app.node).await?;
-    let idle: u64 = app.store.idle(app.node).await?;
-    let text = app.metrics.text(active, idle, waiting);
-    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, media)], text).into_response())
+    responses((status = 200, description = "In the format that is asked for", content((String = "text/plain"), (String = "application/openmetrics-text"))),
+        (status = "default", body = api::ErrorBody)))]
+pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Answer<Response> {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let form = Form::asked(accept);
+    let text = app.metrics.text(&app.snapshot().await?, form);
+    Ok(([(header::CONTENT_TYPE, form.media_type())], text).into_response())
 }
 
 pub(super) async fn openapi(document: Arc<String>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], document.as_str().to_owned()).into_response()
+}
+
+/// Which methods there are is in the `Allow` header.
+pub(super) async fn no_such_method(method: Method, uri: Uri) -> Problem {
+    let fault = Fault::new(Kind::Invalid, format!("{method} is not possible at {}", uri.path()))
+        .hint("/api/v1/openapi.json lists what there is");
+    Problem::with_status(fault, StatusCode::METHOD_NOT_ALLOWED)
 }
 
 pub(super) async fn nothing_here(uri: Uri) -> Problem {

@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use cubicle_guest::client::{ClientError, ExecStream, Frame, Gathering, Outcome, OutputLimits};
 use cubicle_guest::journal::record::{self, FILE_HEADER_LEN, Kind as RecordKind};
 use cubicle_guest::wire::Start;
-use cubicle_model::{ArtifactId, ExecId, Fault, Kind, Sandbox};
+use cubicle_model::{ArtifactId, ExecId, Fault, Kind, Name, Sandbox, SandboxId, UserName};
 use cubicle_store::{Artifact, ArtifactKind, Exec};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -176,17 +176,37 @@ impl App {
         })
     }
 
-    /// Keeps the journal of a sandbox before it is destroyed. A sandbox that nobody had has nothing to keep.
+    /// Whether the journal of its sandbox, which has every exec before its process begins, does not have this one.
+    pub(crate) async fn was_never_started(&self, exec: &Exec) -> bool {
+        if let Some(leased) = self.live.get(exec.sandbox)
+            && let Ok(guest) = leased.guest().await
+        {
+            let status = guest.exec_status(exec.id).await.map_err(Fault::from);
+            return status.is_err_and(|fault| fault.kind() == Kind::NotFound);
+        }
+        let Ok(pieces) = self.kept_journal(exec).await else { return false };
+        let mut kept = Kept::new(pieces, exec.id, 0);
+        matches!(kept.next().await, Ok(None)) && !kept.damaged
+    }
+
+    /// Keeps the journal of a sandbox before it is destroyed, if anything ran in it.
     pub(crate) async fn archive(&self, sandbox: &Sandbox) -> Result<(), Fault> {
         let (Some(tenant), Some(user), Some(_)) = (&sandbox.tenant, &sandbox.user, sandbox.lease) else {
             return Ok(());
         };
-        let subject = sandbox.id.to_string();
-        let Some(bytes) = self.backend.journal(sandbox.id).await? else { return Ok(()) };
+        if !self.store.ran_anything(sandbox.id).await? {
+            return Ok(());
+        }
+        self.changing("archive", sandbox.id, self.keep_journal(sandbox.id, tenant, user)).await
+    }
+
+    async fn keep_journal(&self, sandbox: SandboxId, tenant: &Name, user: &UserName) -> Result<(), Fault> {
+        let subject = sandbox.to_string();
+        let Some(bytes) = self.backend.journal(sandbox).await? else { return Ok(()) };
         let location = format!("journals/{subject}");
         let written = self.blobs.keep(&location, bytes).await?;
         self.step("journal_kept");
-        self.metrics.journal_kept(written.size);
+        self.metrics.journal_archived(written.size);
         let context = self.own_context();
         let retention = jiff::SignedDuration::try_from(self.settings.journal_retention).unwrap_or_default();
         let artifact = Artifact {
@@ -287,11 +307,21 @@ struct Kept {
     /// Its number in the journal, once its start was seen.
     number: Option<u32>,
     from_seq: u64,
+    /// Something in it is no record.
+    damaged: bool,
 }
 
 impl Kept {
     fn new(pieces: BoxStream<'static, Result<Bytes, Fault>>, exec_id: ExecId, from_seq: u64) -> Self {
-        Self { pieces, buffer: BytesMut::new(), header_skipped: false, exec_id, number: None, from_seq }
+        Self {
+            pieces,
+            buffer: BytesMut::new(),
+            header_skipped: false,
+            exec_id,
+            number: None,
+            from_seq,
+            damaged: false,
+        }
     }
 
     async fn next(&mut self) -> Result<Option<OwnedFrame>, Fault> {
@@ -327,6 +357,7 @@ impl Kept {
         let Ok(decoded) = record::decode(&self.buffer) else {
             // A sandbox that was killed may leave half a record behind; what came before it stands.
             self.buffer.clear();
+            self.damaged = true;
             return Ok(None);
         };
         let Some((record, length)) = decoded else { return Ok(None) };

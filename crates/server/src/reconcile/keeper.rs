@@ -9,16 +9,18 @@ use cubicle_model::sandbox::{Attempts, Presence, Step, next};
 use cubicle_model::{Fault, Kind, LimitRequest, Sandbox, SandboxId, SandboxState};
 use cubicle_store::Target;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tracing::{debug, info, warn};
+use tracing::field::display;
+use tracing::{Instrument, Span, debug, info, warn};
 
 use crate::app::App;
+use crate::spans;
 
 /// A sandbox outlives its lease by so much, so that its end is always the server's doing and never a surprise.
 pub(crate) const GRACE_SECONDS: u64 = 300;
 /// How long a sandbox of the pool lives without its server.
 pub(crate) const POOLED_SECONDS: u64 = 3600;
 /// A sandbox of the pool is replaced when half of its time is over.
-const REPLACED_AFTER: u64 = POOLED_SECONDS / 2;
+const REPLACED_AFTER: i64 = POOLED_SECONDS as i64 / 2;
 /// More at once only wait for each other.
 const MAKE_AT_ONCE: usize = 8;
 /// The kernel hangs when very many filtered processes end together.
@@ -87,16 +89,18 @@ impl App {
     /// The same for the pool, in the background.
     pub(crate) fn bring_up_for_pool(self: &Arc<Self>, sandbox: Sandbox, target: Target) {
         let app = Arc::clone(self);
-        self.tasks.spawn(async move {
+        let span = spans::pool(sandbox.id, &target.template);
+        let bring_up = async move {
             match app.bring_up(&sandbox, &target, POOLED_SECONDS).await {
                 Ok(()) => app.keep_warm(sandbox.id).await,
                 Err(fault) => {
-                    warn!(sandbox = %sandbox.id, error = %fault, "a sandbox of the pool could not be made");
+                    warn!(error = %fault, "a sandbox of the pool could not be made");
                     app.advance_soon(sandbox.id);
                 }
             }
             app.room_changed.notify_one();
-        });
+        };
+        self.tasks.spawn(bring_up.instrument(span));
     }
 
     /// A connection for whoever gets it; without one the first request makes it.
@@ -120,9 +124,9 @@ impl App {
         let _turn = permit(&self.keeper.make).await?;
         let started = tokio::time::Instant::now();
         self.step("sandbox_noted");
-        self.backend.ensure(&place).await?;
+        self.changing("create", id, self.backend.ensure(&place)).await?;
         self.step("sandbox_made");
-        self.metrics.made(started.elapsed());
+        self.metrics.pace.made(started.elapsed());
         debug!(sandbox = %id, took = ?started.elapsed(), "sandbox made");
         Ok(())
     }
@@ -139,11 +143,13 @@ impl App {
     /// Takes the next steps of a sandbox, in the background.
     pub(crate) fn advance_soon(self: &Arc<Self>, id: SandboxId) {
         let app = Arc::clone(self);
-        self.tasks.spawn(async move {
+        let advance = async move {
             if let Err(fault) = app.advance(id).await {
-                warn!(sandbox = %id, error = %fault, "a sandbox is not as it should be; the sweep tries again");
+                spans::failed(&Span::current(), &fault);
+                warn!(error = %fault, "a sandbox is not as it should be; the sweep tries again");
             }
-        });
+        };
+        self.tasks.spawn(advance.instrument(spans::advance(id)));
     }
 
     /// Takes steps until the sandbox is as it should be, or has to wait.
@@ -152,7 +158,15 @@ impl App {
         let mut tried = turn.lock().await;
         loop {
             let sandbox = self.store.sandbox(id).await?;
-            let seen = match self.backend.observe(id).await? {
+            if sandbox.as_ref().is_some_and(|sandbox| sandbox.node != self.node) {
+                // Its own node sees to it. What is not here may well be there.
+                self.keeper.forget(id);
+                return Ok(());
+            }
+            if let Some(lease) = sandbox.as_ref().and_then(|sandbox| sandbox.lease) {
+                Span::current().record("lease", display(lease));
+            }
+            let seen = match self.timed("observe", self.backend.observe(id)).await? {
                 None => Presence::Absent,
                 Some(seen) if seen.state == State::Ready => Presence::Ready,
                 Some(_) => Presence::Ended,
@@ -188,7 +202,7 @@ impl App {
                 }
                 Err(fault) => {
                     *tried = Attempts { failures: tried.failures + 1, last: Some(self.now()) };
-                    info!(sandbox = %id, ?step, error = %fault, "a step failed");
+                    info!(?step, error = %fault, "a step failed");
                     if fault.kind() == Kind::Unavailable {
                         return Err(fault);
                     }
@@ -229,13 +243,13 @@ impl App {
                     }
                     _ => (LeaseEnd::CouldNotBeMade, "the sandbox could not be made"),
                 };
-                warn!(sandbox = %id, detail, "sandbox given up");
-                self.metrics.failed(because.name());
+                warn!(detail, "sandbox given up");
                 self.live.take_warm(id);
                 let ended =
                     self.store.give_up(self.own_context(), id, generation, because, detail.into()).await?;
-                if let Some(ended) = ended {
-                    self.ended(&ended);
+                match ended {
+                    Some(ended) => self.ended(&ended),
+                    None => self.metrics.failed(because.name()),
                 }
                 Ok(())
             }
@@ -259,12 +273,9 @@ impl App {
         Ok(())
     }
 
-    async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {
+    pub(crate) async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {
         let _turn = permit(&self.keeper.destroy).await?;
-        let started = tokio::time::Instant::now();
-        self.backend.destroy(id).await?;
-        self.metrics.backend("destroy", started.elapsed());
-        Ok(())
+        self.changing("destroy", id, self.backend.destroy(id)).await
     }
 
     /// Compares everything that is with everything that should be.
@@ -284,7 +295,7 @@ impl App {
     /// What the backend has of this node. Sandboxes that somebody made by hand in the same data directory are theirs.
     pub(crate) async fn own_sandboxes(&self) -> Result<HashMap<SandboxId, State>, Fault> {
         let node = self.node.to_string();
-        let all = self.backend.list().await?.into_iter();
+        let all = self.timed("list", self.backend.list()).await?.into_iter();
         Ok(all
             .filter(|seen| seen.labels.get("node") == Some(&node))
             .map(|seen| (seen.id, seen.state))
@@ -293,7 +304,7 @@ impl App {
 
     /// Replaces a sandbox that was in the pool for long, well before its deadline.
     async fn replace_if_old(self: &Arc<Self>, sandbox: &Sandbox) {
-        let age = self.now().duration_since(sandbox.created_at).as_secs().unsigned_abs();
+        let age = self.now().duration_since(sandbox.created_at).as_secs();
         if sandbox.lease.is_some() || age < REPLACED_AFTER {
             return;
         }

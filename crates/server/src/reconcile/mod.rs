@@ -1,6 +1,7 @@
 //! Brings about what should be. Nothing here takes input: each round reads the store and the backend, and takes the steps
 //! that `model::sandbox::next` names. A restart, a second server and a missed wake-up all take the same path.
 
+pub(crate) mod abandon;
 pub(crate) mod adopt;
 pub(crate) mod keeper;
 mod pool;
@@ -19,6 +20,8 @@ pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     adopt::adopt(app).await?;
     every(app, "sweep", app.settings.sweep_every, |app| async move { app.sweep().await });
     every(app, "retention", Duration::from_secs(60), |app| async move { retention::forget(&app).await });
+    // What is left over when it is dropped is noted by the stop.
+    tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).tell_tidings()));
     let expiry = Arc::clone(app);
     app.tasks.spawn(async move {
         expiry.stopping.clone().run_until_cancelled_owned(expire_leases(expiry)).await;

@@ -5,18 +5,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cubicle_model::pool::{Demand, target};
-use cubicle_model::{Fault, Kind, SandboxId, SandboxState, Template};
+use cubicle_model::{Fault, Kind, SandboxId, SandboxState, Template, TemplateRef};
 use cubicle_store::{NewSandbox, SandboxFilter, Target};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::app::App;
 
 /// Without a wake-up, so that a missed one is not missed for long.
 const EVERY: Duration = Duration::from_secs(2);
+/// What was just given out is used first: making the next one takes the same cores.
+const BREATH: Duration = Duration::from_millis(5);
+
+/// A pool that is larger than it should be is made smaller after so long: demand comes in bursts, and what is made only to be
+/// destroyed costs both.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// A template in one of its versions.
+type Pooled = (TemplateRef, i64);
 
 pub(crate) async fn fill(app: Arc<App>) {
+    let mut lingering = Lingering::default();
     loop {
-        if let Err(fault) = round(&app).await {
+        if let Err(fault) = round(&app, &mut lingering).await {
             warn!(error = %fault, "the pools cannot be filled now");
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
@@ -25,12 +36,13 @@ pub(crate) async fn fill(app: Arc<App>) {
     }
 }
 
-async fn round(app: &Arc<App>) -> Result<(), Fault> {
+async fn round(app: &Arc<App>, lingering: &mut Lingering) -> Result<(), Fault> {
     for promoted in app.store.promote(app.own_context(), app.room()).await? {
         info!(lease = %promoted.lease.id, sandbox = %promoted.sandbox.id, "lease leaves the queue");
         app.promoted(promoted);
         app.tell();
     }
+    tokio::time::sleep(BREATH).await;
     let templates = app.store.all_templates().await?;
     app.templates.set_kept(
         templates.iter().map(|template| (template.at.clone(), template.recipe.pool.min_idle)).collect(),
@@ -42,12 +54,13 @@ async fn round(app: &Arc<App>) -> Result<(), Fault> {
     for template in &templates {
         let there = pooled.get(&(template.at.clone(), template.version)).copied().unwrap_or(0);
         let demand = Demand {
-            acquired_per_second: app.metrics.acquired_per_second(&template.at),
-            seconds_to_make: app.metrics.seconds_to_make(),
+            acquired_per_second: app.metrics.pace.acquired_per_second(&template.at),
+            seconds_to_make: app.metrics.pace.seconds_to_make(),
         };
         let should_be = u64::from(target(template.recipe.pool, demand));
         targets.insert((template.at.clone(), template.version), should_be);
-        let missing = should_be.saturating_sub(there);
+        // A pool may be asked to be larger than anything; what does not fit need not be named.
+        let missing = should_be.saturating_sub(there).min(app.settings.capacity);
         for _ in 0..missing {
             wanted.push(NewSandbox {
                 id: SandboxId::from_random(app.surroundings.bits()),
@@ -65,7 +78,7 @@ async fn round(app: &Arc<App>) -> Result<(), Fault> {
             }
         }
     }
-    shrink(app, &pooled, &targets).await
+    shrink(app, &pooled, &targets, lingering).await
 }
 
 fn pool_target(template: &Template) -> Result<Target, Fault> {
@@ -78,19 +91,50 @@ fn pool_target(template: &Template) -> Result<Target, Fault> {
     })
 }
 
+/// Since when pools are larger than they should be.
+#[derive(Debug, Default)]
+struct Lingering(BTreeMap<Pooled, Instant>);
+
+impl Lingering {
+    /// How many of each pool are too many, and have been for long enough. Nobody wants those of a template that changed or
+    /// was deleted; they go at once.
+    fn surplus(
+        &mut self,
+        pooled: &BTreeMap<Pooled, u64>,
+        targets: &BTreeMap<Pooled, u64>,
+        now: Instant,
+    ) -> BTreeMap<Pooled, u64> {
+        let mut surplus = BTreeMap::new();
+        let mut still = BTreeMap::new();
+        for (key, there) in pooled {
+            let Some(should_be) = targets.get(key) else {
+                surplus.insert(key.clone(), *there);
+                continue;
+            };
+            // A quarter above its target is left alone.
+            let too_many = there.saturating_sub(should_be + should_be / 4);
+            if too_many == 0 {
+                continue;
+            }
+            let since = self.0.get(key).copied().unwrap_or(now);
+            still.insert(key.clone(), since);
+            if now.duration_since(since) >= LINGER {
+                surplus.insert(key.clone(), too_many);
+            }
+        }
+        self.0 = still;
+        surplus
+    }
+}
+
 /// Gives up idle sandboxes of templates that changed, were deleted, or want fewer than there are.
 async fn shrink(
     app: &Arc<App>,
-    pooled: &BTreeMap<(cubicle_model::TemplateRef, i64), u64>,
-    targets: &BTreeMap<(cubicle_model::TemplateRef, i64), u64>,
+    pooled: &BTreeMap<Pooled, u64>,
+    targets: &BTreeMap<Pooled, u64>,
+    lingering: &mut Lingering,
 ) -> Result<(), Fault> {
-    // A pool that demand has made larger shrinks slowly: a quarter above its target is left alone.
-    let too_many = |key| {
-        let should_be = targets.get(key).copied().unwrap_or(0);
-        pooled.get(key).copied().unwrap_or(0).saturating_sub(should_be + should_be / 4)
-    };
-    let mut surplus: BTreeMap<_, u64> =
-        pooled.keys().map(|key| (key.clone(), too_many(key))).filter(|(_, surplus)| *surplus > 0).collect();
+    let mut surplus = lingering.surplus(pooled, targets, Instant::now());
     if surplus.is_empty() {
         return Ok(());
     }
@@ -115,4 +159,37 @@ async fn shrink(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str, version: i64) -> Pooled {
+        (TemplateRef { owner: None, name: name.parse().unwrap() }, version)
+    }
+
+    #[test]
+    fn a_pool_shrinks_when_it_was_too_large_for_long() {
+        let (mut lingering, start) = (Lingering::default(), Instant::now());
+        let targets = BTreeMap::from([(pool("default", 1), 8)]);
+        let mut after = |there: u64, seconds: u64| {
+            let pooled = BTreeMap::from([(pool("default", 1), there)]);
+            let surplus = lingering.surplus(&pooled, &targets, start + Duration::from_secs(seconds));
+            surplus.values().sum::<u64>()
+        };
+        assert_eq!(after(14, 0), 0);
+        assert_eq!(after(14, 29), 0);
+        assert_eq!(after(10, 29), 0, "a quarter more is no surplus, and the time begins anew");
+        assert_eq!(after(14, 31), 0);
+        assert_eq!(after(15, 62), 5);
+    }
+
+    #[test]
+    fn what_nobody_wants_any_more_goes_at_once() {
+        let targets = BTreeMap::from([(pool("default", 2), 8)]);
+        let pooled = BTreeMap::from([(pool("default", 1), 4), (pool("default", 2), 8), (pool("gone", 1), 1)]);
+        let surplus = Lingering::default().surplus(&pooled, &targets, Instant::now());
+        assert_eq!(surplus, BTreeMap::from([(pool("default", 1), 4), (pool("gone", 1), 1)]));
+    }
 }

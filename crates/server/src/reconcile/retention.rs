@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cubicle_model::{Fault, Timestamp};
+use cubicle_store::ArtifactKind;
 use tracing::info;
 
 use crate::app::App;
@@ -17,6 +18,9 @@ pub(crate) async fn forget(app: &App) -> Result<(), Fault> {
         // The bytes first: a row without bytes would promise what is not there any more.
         app.blobs.remove(&artifact.location).await?;
         app.store.delete_artifact(app.own_context(), artifact.id).await?;
+        if artifact.kind == ArtifactKind::Journal {
+            app.metrics.journal_forgotten(artifact.size);
+        }
     }
     if forgotten > 0 || !artifacts.is_empty() {
         info!(records = forgotten, artifacts = artifacts.len(), "forgot what was kept long enough");

@@ -5,12 +5,17 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cubicle_model::{Fault, Kind, NodeId};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::context::{fill_with_random, random_bits};
 use crate::control_plane;
+
+/// How long a removed directory goes unnoticed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Home {
@@ -18,7 +23,7 @@ pub(crate) struct Home {
     path: PathBuf,
     pub(crate) node: NodeId,
     /// Held as long as the server lives.
-    _lock: File,
+    lock: File,
 }
 
 impl Home {
@@ -40,7 +45,25 @@ impl Home {
         let node = node.trim().parse().map_err(|error| {
             Fault::new(Kind::Internal, format!("{} is damaged: {error}", path.join("node").display()))
         })?;
-        Ok(Self { data_dir: data_dir.to_owned(), path, node, _lock: lock })
+        Ok(Self { data_dir: data_dir.to_owned(), path, node, lock })
+    }
+
+    /// Waits until the directory was removed, or is another one: then this server has no place any more.
+    pub(crate) async fn gone(&self) {
+        let own = rustix::fs::fstat(&self.lock).map(|own| (own.st_dev, own.st_ino));
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            match (rustix::fs::stat(self.path.join("lock")), &own) {
+                (Ok(seen), Ok(own)) if (seen.st_dev, seen.st_ino) != *own => return,
+                (Err(Errno::NOENT | Errno::NOTDIR), _) => return,
+                // Whatever else keeps it from being seen may pass.
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) fn database(&self) -> PathBuf {
@@ -71,7 +94,7 @@ impl Home {
         let make = || {
             let mut bits = [0; 32];
             fill_with_random(&mut bits);
-            bits.iter().map(|byte| format!("{byte:02x}")).collect()
+            cubicle_model::hexadecimal(&bits)
         };
         let damaged = || Fault::new(Kind::Internal, "the secret for links is damaged");
         let text = once(&self.path.join("link.secret"), make).map_err(|error| damaged().because(error))?;
@@ -121,7 +144,7 @@ fn private() -> OpenOptions {
 }
 
 /// Under a name of its own until it is complete.
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
+pub(super) fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let draft = path.with_extension("draft");
     let mut file = private().write(true).create(true).truncate(true).open(&draft)?;
     file.write_all(text.as_bytes())?;
