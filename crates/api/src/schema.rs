@@ -115,6 +115,9 @@ pub(crate) struct Recipe {
     env: BTreeMap<String, String>,
     reuse: Reuse,
     pool: Pool,
+    /// A policy, see the guide on egress; absent takes what the operator says for a template of this name.
+    #[schema(example = "allow @python\nallow https://api.example.org")]
+    egress: Option<String>,
 }
 
 /// The host's own `/usr`, or a directory that holds a root filesystem.

@@ -33,6 +33,7 @@ pub mod policy;
 pub mod recording;
 pub mod rule;
 mod syntax;
+pub mod terms;
 
 pub use address::{OwnAddress, OwnAddresses, Standing};
 pub use bill::{Bill, BillLine, Denial};
@@ -45,6 +46,7 @@ pub use policy::{Mode, Policy, Statement, UnresolvedBundle};
 pub use recording::Recording;
 pub use rule::{Methods, Ports, Rule, Scheme, Target, Verb, Whom};
 pub use syntax::SyntaxError;
+pub use terms::{DuringExec, LeaseEgress, SaidBy};
 
 #[cfg(test)]
 mod properties;

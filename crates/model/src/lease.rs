@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::LeaseEgress;
 use crate::{LeaseId, Name, NodeId, SandboxId, TemplateRef, Timestamp, Usage, UserName};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -119,6 +120,7 @@ pub struct Lease {
     pub counts: Usage,
     /// Made for one exec and released with it.
     pub one_shot: bool,
+    pub egress: LeaseEgress,
     /// Grows with every change.
     pub version: i64,
 }
@@ -198,6 +200,7 @@ mod tests {
             ended_because: None,
             counts: Usage::default(),
             one_shot: false,
+            egress: LeaseEgress::default(),
             version: 1,
         }
     }

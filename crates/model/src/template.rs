@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::Policy;
 use crate::name::NotAName;
 use crate::pool::PoolSpec;
 use crate::{
@@ -61,6 +62,8 @@ pub struct Recipe {
     pub env: BTreeMap<String, String>,
     pub reuse: Reuse,
     pub pool: PoolSpec,
+    /// What its sandboxes may reach. Absent takes what the operator says for a template of this name.
+    pub egress: Option<Policy>,
 }
 
 impl Default for Recipe {
@@ -73,6 +76,7 @@ impl Default for Recipe {
             env: BTreeMap::new(),
             reuse: Reuse::Never,
             pool: PoolSpec::default(),
+            egress: None,
         }
     }
 }

@@ -75,6 +75,7 @@ async fn pairs(store: Store, context: Context, until: Instant) -> Outcome<Vec<Du
             ttl_seconds: 60,
             heartbeat_seconds: None,
             one_shot: false,
+            egress: Default::default(),
             may_wait: false,
             must_be_new: false,
             binding: serde_json::Value::Null,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cubicle_model::admission::{Situation, Verdict, admit};
+use cubicle_model::egress::LeaseEgress;
 use cubicle_model::lease::{Admission, Lease, LeaseEnd, LeaseStatus, until};
 use cubicle_model::tenant::Exceeded;
 use cubicle_model::{
@@ -14,7 +15,7 @@ use cubicle_model::{
 use serde_json::{Value as Json, json};
 
 use crate::execs::{self, Begun, Exec, Owner, Planned};
-use crate::sql::{Conditions, Row, Sql, damaged, values};
+use crate::sql::{Conditions, Row, Sql, Value, damaged, json as stored, values};
 use crate::{Context, Page, Store, audit, events, locks, not_found, queue, sandboxes, tenants};
 
 /// What is asked for. The ids are used if it is granted.
@@ -38,6 +39,7 @@ pub struct Acquire {
     pub must_be_new: bool,
     /// What the sandbox is given before it is handed out; null where that is nothing. Kept until `prepared`.
     pub binding: Json,
+    pub egress: LeaseEgress,
     pub room: Room,
 }
 
@@ -114,7 +116,7 @@ const ANOTHER_NODES: Duration = Duration::from_secs(2 * 3600);
 
 const COLUMNS: &str = "id, tenant, user_name, workflow, request, template, sandbox, node, status, admission, \
     ttl_seconds, heartbeat_seconds, created_at, expires_at, ended_at, ended_because, millicpus, memory, one_shot, \
-    version";
+    egress, version";
 
 impl Store {
     /// Idempotent for (tenant, user, workflow, request).
@@ -158,6 +160,17 @@ impl Store {
     /// A heartbeat. Refused as a conflict where the lease is over.
     pub async fn renew(&self, context: Context, id: LeaseId) -> Result<Lease, Fault> {
         self.write(move |sql| renew(sql, &context, id)).await
+    }
+
+    /// Changes what a lease says of egress, from what it says now. Refused as a conflict where the lease is over; without a
+    /// change nothing is told.
+    pub async fn change_egress(
+        &self,
+        context: Context,
+        id: LeaseId,
+        change: impl Fn(&LeaseEgress) -> Result<Option<LeaseEgress>, Fault> + Send + Sync + 'static,
+    ) -> Result<Lease, Fault> {
+        self.write(move |sql| change_egress(sql, &context, id, &change)).await
     }
 
     /// Ends a lease; one that has ended before is left as it is.
@@ -300,8 +313,8 @@ fn insert(
     let parked = unfinished.then(|| queue::Parked::new(&ask.target, &ask.binding).text()).transpose()?;
     sql.run(
         "INSERT INTO leases (id, tenant, user_name, workflow, request, fingerprint, template, sandbox, node, status, \
-         admission, ttl_seconds, heartbeat_seconds, created_at, expires_at, millicpus, memory, one_shot, binding, version) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, 1)",
+         admission, ttl_seconds, heartbeat_seconds, created_at, expires_at, millicpus, memory, one_shot, binding, egress, version) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, 1)",
         values![
             ask.lease,
             &ask.tenant,
@@ -322,6 +335,7 @@ fn insert(
             ask.counts.memory,
             ask.one_shot,
             parked,
+            written(&ask.egress)?,
         ],
     )?;
     let lease = Lease {
@@ -343,6 +357,7 @@ fn insert(
         ended_because: None,
         counts: Usage { leases: 1, execs: 0, ..ask.counts },
         one_shot: ask.one_shot,
+        egress: ask.egress.clone(),
         version: 1,
     };
     tell(sql, context, &lease)?;
@@ -373,6 +388,33 @@ fn renew(sql: &mut dyn Sql, context: &Context, id: LeaseId) -> Result<Lease, Fau
         values![id, renewed.expires_at, renewed.version],
     )?;
     Ok(renewed)
+}
+
+fn change_egress(
+    sql: &mut dyn Sql,
+    context: &Context,
+    id: LeaseId,
+    change: &dyn Fn(&LeaseEgress) -> Result<Option<LeaseEgress>, Fault>,
+) -> Result<Lease, Fault> {
+    let lease = lease_alone(sql, id)?.ok_or_else(|| not_found("lease"))?;
+    if lease.status.has_ended() {
+        return Err(Fault::new(Kind::Conflict, format!("{id} has ended")).hint("acquire a new lease"));
+    }
+    let Some(egress) = change(&lease.egress)? else { return Ok(lease) };
+    let changed = Lease { egress, version: lease.version + 1, ..lease };
+    sql.run(
+        "UPDATE leases SET egress = ?2, version = ?3 WHERE id = ?1",
+        values![id, written(&changed.egress)?, changed.version],
+    )?;
+    // The policy itself is in the row; hosts that somebody reaches are nobody else's business.
+    audit::append(sql, context, "egress.change", &id.to_string(), "ok", None)?;
+    events::emit(sql, &changed.tenant, context.now, "lease.egress", &id.to_string(), &json!({}))?;
+    Ok(changed)
+}
+
+/// Most leases say nothing.
+fn written(egress: &LeaseEgress) -> Result<Option<Value>, Fault> {
+    (!egress.is_default()).then(|| stored(egress)).transpose()
 }
 
 fn expire(sql: &mut dyn Sql, context: &Context, most: u32) -> Result<Vec<EndedLease>, Fault> {
@@ -484,6 +526,7 @@ pub(crate) fn read(mut row: Row) -> Result<Lease, Fault> {
         ended_because: row.optional_one_of(&LeaseEnd::ALL, LeaseEnd::name)?,
         counts: Usage { leases: 1, millicpus: row.unsigned()?, memory: row.unsigned()?, execs: 0 },
         one_shot: row.flag()?,
+        egress: row.optional_json()?.unwrap_or_default(),
         version: row.int()?,
     })
 }

@@ -64,6 +64,45 @@ impl Bill {
         }
         self.unlisted = self.unlisted.saturating_add(other.unlisted);
     }
+
+    /// What came to it since an earlier state of the same bill.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let line = |line: &BillLine| {
+            let key = (&line.host, line.port, &line.method);
+            let before = earlier.lines.iter().find(|one| (&one.host, one.port, &one.method) == key);
+            let Some(before) = before else { return line.clone() };
+            BillLine {
+                requests: line.requests.saturating_sub(before.requests),
+                failures: line.failures.saturating_sub(before.failures),
+                bytes_sent: line.bytes_sent.saturating_sub(before.bytes_sent),
+                bytes_received: line.bytes_received.saturating_sub(before.bytes_received),
+                milliseconds: line.milliseconds.saturating_sub(before.milliseconds),
+                ..line.clone()
+            }
+        };
+        let denial = |denial: &Denial| {
+            let key = (&denial.target, &denial.rule);
+            let before = earlier.denials.iter().find(|one| (&one.target, &one.rule) == key);
+            let count = denial.count.saturating_sub(before.map_or(0, |before| before.count));
+            Denial { count, ..denial.clone() }
+        };
+        Self {
+            // A tunnel that was open before is no new request, but what went through it is.
+            lines: self.lines.iter().map(line).filter(|line| !line.is_empty()).collect(),
+            denials: self.denials.iter().map(denial).filter(|denial| denial.count > 0).collect(),
+            unlisted: self.unlisted.saturating_sub(earlier.unlisted),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl BillLine {
+    fn is_empty(&self) -> bool {
+        self.requests == 0 && self.failures == 0 && self.bytes_sent == 0 && self.bytes_received == 0
+    }
 }
 
 #[cfg(test)]
@@ -92,5 +131,40 @@ mod tests {
         assert_eq!((bill.denials[0].count, bill.unlisted), (4, 3));
         let json = serde_json::to_string(&bill).unwrap();
         assert_eq!(serde_json::from_str::<Bill>(&json).unwrap(), bill);
+    }
+
+    #[test]
+    fn the_difference_of_two_states_is_what_came_in_between() {
+        let line = |host: &str, requests, bytes_sent| BillLine {
+            host: host.parse().unwrap(),
+            port: 443,
+            method: None,
+            requests,
+            failures: 0,
+            bytes_sent,
+            bytes_received: 0,
+            milliseconds: 0,
+        };
+        let denial = |target: &str, count| Denial { target: target.into(), rule: "r".into(), count };
+        let before = Bill {
+            lines: vec![line("a.example", 1, 10), line("b.example", 1, 10)],
+            denials: vec![denial("x", 1), denial("y", 1)],
+            unlisted: 1,
+        };
+        let after = Bill {
+            lines: vec![line("a.example", 1, 10), line("b.example", 1, 25), line("c.example", 2, 0)],
+            denials: vec![denial("x", 3), denial("y", 1)],
+            unlisted: 1,
+        };
+        let expected = Bill {
+            lines: vec![line("b.example", 0, 15), line("c.example", 2, 0)],
+            denials: vec![denial("x", 2)],
+            unlisted: 0,
+        };
+        assert_eq!(after.since(&before), expected);
+        assert!(after.since(&after).is_empty());
+        let mut sum = before.clone();
+        sum.add(after.since(&before));
+        assert_eq!(sum, after);
     }
 }

@@ -5,6 +5,7 @@
 
 mod acquiring;
 mod children;
+mod egress;
 mod ending;
 mod execs;
 mod faults;
@@ -79,6 +80,8 @@ suite! {
         a_sandbox_kept_for_its_user_is_given_to_nobody_else
         a_sandbox_kept_for_its_tenant_is_given_to_another_user_of_it
         a_sandbox_that_is_not_ready_is_not_kept;
+    egress:
+        egress_of_a_lease_is_kept_and_changed_until_it_ends;
     sandboxes:
         a_sandbox_goes_through_its_states
         whoever_saw_an_older_generation_is_refused

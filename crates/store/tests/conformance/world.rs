@@ -229,6 +229,7 @@ impl World {
             ttl_seconds: 60,
             heartbeat_seconds: Some(20),
             one_shot: false,
+            egress: Default::default(),
             may_wait: false,
             must_be_new: false,
             binding: json!({ "env": { "A": "b" } }),
