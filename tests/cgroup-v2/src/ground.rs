@@ -51,10 +51,14 @@ impl Ground {
         Ok(text.trim().to_owned())
     }
 
-    /// How many slots have a cgroup.
+    /// How many slots have a cgroup. The last launcher takes the instance's own with it.
     pub(crate) fn slots(&self) -> io::Result<usize> {
+        let entries = match fs::read_dir(self.instance()?) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            entries => entries?,
+        };
         let mut slots = 0;
-        for entry in fs::read_dir(self.instance()?)? {
+        for entry in entries {
             slots += usize::from(entry?.file_type()?.is_dir());
         }
         Ok(slots)
