@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use cubicle_model::egress::Policy;
 use cubicle_model::{Command, Exit, LimitRequest, Stdin, Timestamp, TtySize};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::NewFile;
+use crate::{Bill, LeaseEgress, NewFile};
 use crate::lease::is_default;
 use crate::schema;
 
@@ -48,6 +49,10 @@ pub struct CreateExec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 16777216)]
     pub output_limit_bytes: Option<u32>,
+    /// A policy that holds while it runs, for everything in its sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "allow @python")]
+    pub policy: Option<Policy>,
 }
 
 impl CreateExec {
@@ -62,6 +67,7 @@ impl CreateExec {
             exec_id: None,
             background: false,
             output_limit_bytes: None,
+            policy: None,
         }
     }
 }
@@ -104,6 +110,9 @@ pub struct CreateOneShot {
     #[serde(default, skip_serializing_if = "is_default")]
     #[schema(value_type = schema::Limits)]
     pub limits: LimitRequest,
+    /// What its sandbox may reach.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub egress: LeaseEgress,
 }
 
 fn default_template() -> String {
@@ -125,6 +134,7 @@ impl CreateOneShot {
             output_limit_bytes: None,
             files: Vec::new(),
             limits: LimitRequest::default(),
+            egress: LeaseEgress::default(),
         }
     }
 }
@@ -181,6 +191,9 @@ pub struct Result {
     /// Why it was not started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// What it reached, for whoever waited; absent where that is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Bill>,
 }
 
 /// Bytes as text where they are text, otherwise as base64.

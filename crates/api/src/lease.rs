@@ -7,7 +7,7 @@ use cubicle_model::{LimitRequest, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{BytesText, schema};
+use crate::{BytesText, LeaseEgress, schema};
 
 /// What a lease is asked to be. Everything has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -44,6 +44,9 @@ pub struct CreateLease {
     #[serde(skip_serializing_if = "is_default")]
     #[schema(value_type = schema::Limits)]
     pub limits: LimitRequest,
+    /// What its sandbox may reach.
+    #[serde(skip_serializing_if = "is_default")]
+    pub egress: LeaseEgress,
     /// Whether to wait in the queue where there is no room. Otherwise the answer is `full`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub queue: bool,
@@ -61,6 +64,7 @@ impl Default for CreateLease {
             env: BTreeMap::new(),
             files: Vec::new(),
             limits: LimitRequest::default(),
+            egress: LeaseEgress::default(),
             queue: false,
         }
     }

@@ -4,6 +4,7 @@ mod admin;
 mod artifact;
 #[cfg(feature = "client")]
 pub mod client;
+mod egress;
 mod error;
 mod event;
 mod exec;
@@ -20,6 +21,7 @@ pub use admin::{
     ReplaceTenant, ShownToken, Tenant, WhoAmI,
 };
 pub use artifact::{Artifact, SignedUrl};
+pub use egress::{Bill, BillLine, Bundle, Denial, Egress, Explain, Explanation, LeaseEgress};
 pub use error::{Error, ErrorBody};
 pub use event::Event;
 pub use exec::{

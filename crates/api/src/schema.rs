@@ -202,6 +202,14 @@ pub(crate) enum LeaseEnd {
 
 #[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+pub(crate) enum SaidBy {
+    Template,
+    Lease,
+    Exec,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {
     Read,
     Run,
@@ -248,6 +256,7 @@ mod tests {
         same::<LeaseStatus>(model::LeaseStatus::ALL);
         same::<Admission>(model::lease::Admission::ALL);
         same::<LeaseEnd>(model::lease::LeaseEnd::ALL);
+        same::<SaidBy>(model::egress::SaidBy::ALL);
         same::<Scope>(model::Scope::ALL);
     }
 

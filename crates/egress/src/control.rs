@@ -45,7 +45,7 @@ pub struct Common {
 }
 
 /// Terms as they are told: a policy as text, and secrets by value.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TermsText {
     pub policy: Policy,
     pub credentials: Vec<CredentialText>,
@@ -53,7 +53,7 @@ pub struct TermsText {
     pub record: bool,
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialText {
     pub name: String,
     /// In base64; none while the secret is not set.
@@ -73,7 +73,7 @@ pub enum FormText {
     Query(String),
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseText {
     pub name: String,
     /// Plain HTTP upstream is for services on the host itself.

@@ -6,6 +6,7 @@
 mod app;
 mod auth;
 mod blobs;
+mod egress;
 mod http;
 mod journal;
 mod metrics;
@@ -24,6 +25,7 @@ use tokio::net::TcpListener;
 
 pub use auth::secret::{KeySecret, hash_of_secret};
 pub use auth::tokens::{TokenRequest, TokenSettings};
+pub use egress::{EgressSettings, StartGateway, StartedGateway};
 pub use http::openapi;
 pub use metrics::SpanCounts;
 pub use settings::Settings;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::auth::tokens::TokenSettings;
+use crate::egress::EgressSettings;
 use crate::metrics::SpanCounts;
 
 #[derive(Debug, Clone)]
@@ -34,6 +35,8 @@ pub struct Settings {
     pub sweep_every: Duration,
     /// What became of spans, where traces are sent somewhere.
     pub span_counts: Option<SpanCounts>,
+    /// The way out of sandboxes; absent means that they have no network.
+    pub egress: Option<EgressSettings>,
     /// How long a stopping server waits for requests under way.
     pub drain: Duration,
 }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cubicle_model::egress::{Bill, Policy};
@@ -18,15 +19,16 @@ use super::{Call, Common, ListenerKind, Reply, TermsText};
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A gateway in another process. After a call that fails with `unavailable` it is of no use any more: it is started
-/// anew, and every sandbox is attached again.
+/// anew, and every sandbox is attached again. A call that was begun is carried out, whether or not somebody waits for it:
+/// cut in half, it would leave its reply to the next one.
 pub struct Remote {
-    /// None after a call was dropped half-way, as the next reply would be the wrong one.
-    wire: Mutex<Option<Wire>>,
+    /// None after a call that failed.
+    wire: Arc<Mutex<Option<Wire>>>,
 }
 
 impl Remote {
     pub fn new(control: UnixStream) -> io::Result<Self> {
-        Ok(Self { wire: Mutex::new(Some(Wire::new(control)?)) })
+        Ok(Self { wire: Arc::new(Mutex::new(Some(Wire::new(control)?))) })
     }
 
     /// What policies refer to. Holds for terms that are told later.
@@ -39,7 +41,7 @@ impl Remote {
         &self,
         sandbox: SandboxId,
         kind: ListenerKind,
-        socket: BorrowedFd<'_>,
+        socket: OwnedFd,
     ) -> Result<(), Fault> {
         self.done(Call::Listener { sandbox, kind }, Some(socket)).await
     }
@@ -82,24 +84,17 @@ impl Remote {
         }
     }
 
-    async fn done(&self, call: Call, descriptor: Option<BorrowedFd<'_>>) -> Result<(), Fault> {
+    async fn done(&self, call: Call, descriptor: Option<OwnedFd>) -> Result<(), Fault> {
         match self.call(call, descriptor).await? {
             Reply::Done => Ok(()),
             _ => Err(confused()),
         }
     }
 
-    async fn call(&self, call: Call, descriptor: Option<BorrowedFd<'_>>) -> Result<Reply, Fault> {
-        let mut place = self.wire.lock().await;
-        let wire = place.take().ok_or_else(|| gone(io::ErrorKind::NotConnected.into()))?;
-        let exchange = timeout(DEADLINE, async {
-            wire.send(&call, descriptor).await?;
-            wire.receive::<Reply>().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
-        });
-        let (reply, _) =
-            exchange.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(gone)?;
-        *place = Some(wire);
-        match reply {
+    async fn call(&self, call: Call, descriptor: Option<OwnedFd>) -> Result<Reply, Fault> {
+        let wire = Arc::clone(&self.wire);
+        let exchange = tokio::spawn(async move { exchange(&wire, call, descriptor).await });
+        match exchange.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into())).map_err(gone)? {
             Reply::Fault { kind, message, hint } => {
                 let fault = Fault::new(kind_of(&kind), message);
                 Err(match hint {
@@ -110,6 +105,22 @@ impl Remote {
             reply => Ok(reply),
         }
     }
+}
+
+async fn exchange(
+    wire: &Mutex<Option<Wire>>,
+    call: Call,
+    descriptor: Option<OwnedFd>,
+) -> io::Result<Reply> {
+    let mut place = wire.lock().await;
+    let wire = place.take().ok_or(io::ErrorKind::NotConnected)?;
+    let exchange = async {
+        wire.send(&call, descriptor.as_ref().map(AsFd::as_fd)).await?;
+        wire.receive::<Reply>().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    };
+    let (reply, _) = timeout(DEADLINE, exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    *place = Some(wire);
+    Ok(reply)
 }
 
 fn gone(error: io::Error) -> Fault {

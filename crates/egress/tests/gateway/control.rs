@@ -30,7 +30,7 @@ async fn started() -> (Remote, std::net::SocketAddr, World, SandboxId) {
     remote.common(Common { bundles, own }).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let sandbox = world.sandbox;
-    remote.listener(sandbox, ListenerKind::Proxy, listener.as_fd()).await.unwrap();
+    remote.listener(sandbox, ListenerKind::Proxy, listener.into()).await.unwrap();
     (remote, listener.local_addr().unwrap(), world, sandbox)
 }
 

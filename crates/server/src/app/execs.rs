@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
-use cubicle_guest::client::{ClientError, Guest, Outcome, OutputLimits};
+use cubicle_guest::client::{ClientError, ExecStream, Guest, Outcome, OutputLimits};
 use cubicle_guest::wire::SignalName;
+use cubicle_model::egress::{Bill, Policy};
 use cubicle_model::lease::LeaseEnd;
 use cubicle_model::{
     Command, ExecId, ExecSpec, Exit, Fault, Kind, Lease, LeaseId, SandboxId, Scope, TtySize,
@@ -29,6 +30,8 @@ const LONGEST_TIMEOUT: f64 = 7.0 * 24.0 * 3600.0;
 #[derive(Debug, Clone)]
 pub(crate) struct ExecRequest {
     pub(crate) spec: ExecSpec,
+    /// What the sandbox may reach while it runs.
+    pub(crate) policy: Option<Policy>,
     pub(crate) background: bool,
     pub(crate) output_limit: usize,
 }
@@ -38,15 +41,23 @@ pub(crate) struct ExecRequest {
 struct Settled {
     id: ExecId,
     spec: ExecSpec,
+    policy: Option<Policy>,
     background: bool,
     output_limit: usize,
 }
 
 impl Settled {
+    fn fingerprint(&self) -> String {
+        match &self.policy {
+            None => fingerprint(&self.spec),
+            Some(policy) => fingerprint(&(&self.spec, policy)),
+        }
+    }
+
     fn planned(&self) -> Planned {
         Planned {
             id: self.id,
-            fingerprint: fingerprint(&self.spec),
+            fingerprint: self.fingerprint(),
             command: serde_json::to_value(&self.spec.command).unwrap_or_default(),
         }
     }
@@ -58,6 +69,8 @@ pub(crate) struct Told {
     pub(crate) exec: Exec,
     /// What it printed, for whoever waited.
     pub(crate) output: Option<Outcome>,
+    /// What it reached outside.
+    pub(crate) egress: Option<Bill>,
 }
 
 impl App {
@@ -116,7 +129,7 @@ impl App {
                 Granted::Ended { lease: before } => {
                     let exec = self.store.exec(asked.id).await?.filter(|exec| exec.lease == before.id);
                     if let Some(exec) = exec {
-                        if exec.fingerprint != fingerprint(&asked.spec) {
+                        if exec.fingerprint != asked.fingerprint() {
                             return Err(Exec::id_is_taken());
                         }
                         return self.told_again(exec, &asked).await;
@@ -133,14 +146,15 @@ impl App {
 
     /// What was asked for, checked, with everything that was left to the server.
     fn settled(&self, asked: ExecRequest) -> Result<Settled, Fault> {
-        let ExecRequest { mut spec, background, output_limit } = asked;
+        let ExecRequest { mut spec, policy, background, output_limit } = asked;
         check(&spec)?;
+        self.check_policy(policy.as_ref())?;
         let id = spec.exec_id.unwrap_or_else(|| ExecId::from_random(self.surroundings.bits()));
         spec.exec_id = Some(id);
         if spec.timeout_seconds.is_none() {
             spec.timeout_seconds = self.settings.exec_timeout_seconds;
         }
-        Ok(Settled { id, spec, background, output_limit })
+        Ok(Settled { id, spec, policy, background, output_limit })
     }
 
     async fn start_exec(
@@ -222,10 +236,10 @@ impl App {
             self.tasks.spawn(carry_out);
             // Known to run, or known not to.
             begun.await.unwrap_or_else(|_| Err(Fault::new(Kind::Internal, "an exec was lost")))?;
-            return Ok(Told { exec, output: None });
+            return Ok(Told { exec, output: None, egress: None });
         }
-        let (ended, output) = carry_out.await?;
-        Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output })
+        let Carried { ended, output, egress } = carry_out.await?;
+        Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output, egress })
     }
 
     /// Starts an exec and follows it to its end.
@@ -236,17 +250,17 @@ impl App {
         asked: Settled,
         afterwards: Afterwards,
         started: oneshot::Sender<Result<(), Fault>>,
-    ) -> Result<(Ended, Option<Outcome>), Fault> {
+    ) -> Result<Carried, Fault> {
         debug!("exec begins");
         // While its lease lasts.
         let template = self.live.get(exec.sandbox).map(|leased| leased.template.clone());
         let limit = if asked.background { 0 } else { asked.output_limit };
         let limits = OutputLimits { stdout: limit, stderr: limit };
-        let stream = match guest.exec(&asked.spec).await {
+        let has_policy = asked.policy.is_some();
+        let mark = self.mark_egress(exec.sandbox).await;
+        let stream = match self.start_in(&guest, &exec, &asked).await {
             Ok(stream) => stream,
-            Err(error) => {
-                let refused = matches!(error, ClientError::Refused { .. } | ClientError::Invalid(_));
-                let fault = Fault::from(error);
+            Err((fault, refused)) => {
                 info!(error = %fault, "an exec was not started");
                 spans::failed(&Span::current(), &fault);
                 let why = refused.then(|| fault.to_string());
@@ -285,8 +299,29 @@ impl App {
         }
         spans::exited(&Span::current(), ended.exit);
         self.step("exec_ended");
+        let egress = self.egress_since(&exec, &mark).await;
+        if has_policy {
+            self.end_policy(exec.lease, exec.id).await;
+        }
         self.has_ended(&exec, ended, afterwards);
-        Ok((ended, outcome))
+        Ok(Carried { ended, output: outcome, egress })
+    }
+
+    /// Starts an exec under its policy. A failure says whether it is certain that nothing runs.
+    async fn start_in(
+        self: &Arc<Self>,
+        guest: &Guest,
+        exec: &Exec,
+        asked: &Settled,
+    ) -> Result<ExecStream, (Fault, bool)> {
+        if let Some(policy) = &asked.policy {
+            let begun = self.begin_policy(exec.lease, exec.id, policy.clone()).await;
+            begun.map_err(|fault| (fault, true))?;
+        }
+        guest.exec(&asked.spec).await.map_err(|error| {
+            let refused = matches!(error, ClientError::Refused { .. } | ClientError::Invalid(_));
+            (Fault::from(error), refused)
+        })
     }
 
     fn has_ended(self: &Arc<Self>, exec: &Exec, ended: Ended, afterwards: Afterwards) {
@@ -303,7 +338,10 @@ impl App {
         let app = Arc::clone(self);
         let settle = async move {
             match why {
-                Some(why) => app.note_refusal(exec.id, why).await,
+                Some(why) => {
+                    app.note_refusal(exec.id, why).await;
+                    app.end_policy(exec.lease, exec.id).await;
+                }
                 None => app.follow_again(&exec).await,
             }
             if let Afterwards::Release { lease, .. } = afterwards {
@@ -361,18 +399,18 @@ impl App {
     /// What came of an exec that was asked for before: as soon as it has ended.
     async fn told_again(self: &Arc<Self>, exec: Exec, asked: &Settled) -> Result<Told, Fault> {
         if asked.background {
-            return Ok(Told { exec, output: None });
+            return Ok(Told { exec, output: None, egress: None });
         }
         let limits = OutputLimits { stdout: asked.output_limit, stderr: asked.output_limit };
         match self.gather(&exec, limits).await {
             Ok(output) => {
                 let ended = exec.ended.unwrap_or_else(|| self.ended_by(&output));
-                Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output: Some(output) })
+                Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output: Some(output), egress: self.kept_bill(exec.id).await? })
             }
             // It never ran, or its sandbox ended under it, or its output was kept long enough.
             Err(fault) if fault.kind() == Kind::NotFound => {
                 let exec = self.store.exec(exec.id).await?.ok_or(fault)?;
-                Ok(Told { exec, output: None })
+                Ok(Told { exec, output: None, egress: None })
             }
             Err(fault) => Err(fault),
         }
@@ -477,6 +515,7 @@ impl App {
             }
             Err(_) if self.was_never_started(exec).await => {
                 self.note_refusal(exec.id, "it never reached its sandbox".into()).await;
+                self.end_policy(exec.lease, exec.id).await;
                 return;
             }
             Err(fault) => {
@@ -486,6 +525,7 @@ impl App {
             }
         };
         spans::exited(&Span::current(), ended.exit);
+        self.end_policy(exec.lease, exec.id).await;
         self.note_end(exec.id, ended).await;
     }
 
@@ -516,6 +556,14 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// What came of an exec that was followed to its end.
+#[derive(Debug)]
+struct Carried {
+    ended: Ended,
+    output: Option<Outcome>,
+    egress: Option<Bill>,
 }
 
 /// What is to be done when an exec has ended.

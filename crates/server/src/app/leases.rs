@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cubicle_guest::client::Guest;
+use cubicle_model::egress::LeaseEgress;
 use cubicle_model::lease::LeaseEnd;
 use cubicle_model::{
     Binding, Fault, FileToWrite, Kind, Lease, LeaseId, LeaseStatus, LimitRequest, Reuse, Sandbox, SandboxId,
@@ -18,7 +19,7 @@ use tracing::field::display;
 use tracing::{Instrument, Span, debug, info, warn};
 
 use super::execs::Afterwards;
-use super::live::Leased;
+use super::live::{Leased, Warm};
 use super::{App, Caller};
 use crate::reconcile::keeper::{GRACE_SECONDS, POOLED_SECONDS};
 use crate::spans;
@@ -39,6 +40,7 @@ pub(crate) struct LeaseRequest {
     pub(crate) ttl_seconds: Option<u32>,
     pub(crate) heartbeat_seconds: Option<u32>,
     pub(crate) gifts: Gifts,
+    pub(crate) egress: LeaseEgress,
     pub(crate) may_wait: bool,
     pub(crate) one_shot: bool,
 }
@@ -225,6 +227,7 @@ impl App {
             }
         }
         asked.gifts.check()?;
+        self.check_policy(asked.egress.policy.as_ref())?;
         let bad = |error: &dyn std::fmt::Display| invalid(error.to_string());
         let limits = template.recipe.limits().map_err(|error| bad(&error))?;
         let limits = limits.changed_by(&asked.gifts.limits).map_err(|error| bad(&error))?;
@@ -247,6 +250,7 @@ impl App {
                 ttl_seconds,
                 asked.heartbeat_seconds,
                 &binding,
+                &asked.egress,
             )),
             target: Target {
                 template: template.at.clone(),
@@ -266,6 +270,7 @@ impl App {
             may_wait: asked.may_wait,
             must_be_new: asked.gifts.need_a_new_sandbox(),
             binding,
+            egress: asked.egress.clone(),
             room: self.room(),
         })
     }
@@ -305,9 +310,9 @@ impl App {
         if is_new {
             self.bring_up(&sandbox, &target, wanted).await?;
         }
-        let guest = match self.live.take_warm(id) {
-            Some(guest) => guest,
-            None => self.guest(id).await?,
+        let Warm { guest, sockets } = match self.live.take_warm(id) {
+            Some(warm) => warm,
+            None => Warm { guest: self.guest(id).await?, sockets: None },
         };
         // A sandbox of the future is of a host whose clock was set; how long it lives is not known then.
         let remaining = u64::try_from(age).map_or(0, |age| POOLED_SECONDS.saturating_sub(age));
@@ -315,6 +320,7 @@ impl App {
             self.prolong_soon(&guest, id, wanted);
         }
         self.give(lease.id, id, gifts, is_new).await?;
+        self.open_egress(lease, id, &guest, sockets).await?;
         Ok(guest)
     }
 
@@ -367,6 +373,7 @@ impl App {
             }
             let guest = self.guest(sandbox).await?;
             guest.set_deadline(self.time_left(lease)).await?;
+            self.take_over_egress(lease, sandbox, &guest).await?;
             Ok(guest)
         }
         .await;
@@ -523,10 +530,11 @@ impl App {
         }
         let Some(id) = ended.lease.sandbox else { return };
         let leased = self.live.leave(id);
+        let sockets = self.close_egress(&ended.lease);
         match &ended.sandbox {
             Some(sandbox) if sandbox.state == SandboxState::Idle => {
                 if let Some(guest) = leased.and_then(|leased| leased.last_guest()) {
-                    self.live.keep_warm(id, guest);
+                    self.live.keep_warm(id, Warm { guest, sockets });
                 }
             }
             _ => self.advance_soon(id),

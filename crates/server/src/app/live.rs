@@ -10,14 +10,24 @@ use cubicle_model::{Fault, Kind, Lease, LeaseId, Name, SandboxId, TemplateRef, U
 use cubicle_store::Owner;
 use tokio::sync::watch;
 
+use crate::egress::Sockets;
+
 /// Until a sandbox that is being made is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     leased: Mutex<HashMap<SandboxId, Arc<Leased>>>,
-    /// Connections to ready sandboxes that nobody has yet.
-    warm: Mutex<HashMap<SandboxId, Guest>>,
+    /// Ready sandboxes that nobody has yet.
+    warm: Mutex<HashMap<SandboxId, Warm>>,
+}
+
+/// What whoever gets a ready sandbox does not have to wait for.
+#[derive(Debug)]
+pub(crate) struct Warm {
+    pub(crate) guest: Guest,
+    /// Its sockets for egress.
+    pub(crate) sockets: Option<Sockets>,
 }
 
 /// A sandbox that somebody has.
@@ -102,7 +112,7 @@ impl Live {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn warm(&self) -> MutexGuard<'_, HashMap<SandboxId, Guest>> {
+    fn warm(&self) -> MutexGuard<'_, HashMap<SandboxId, Warm>> {
         self.warm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,11 +137,11 @@ impl Live {
         Some(leased)
     }
 
-    pub(crate) fn keep_warm(&self, id: SandboxId, guest: Guest) {
-        self.warm().insert(id, guest);
+    pub(crate) fn keep_warm(&self, id: SandboxId, warm: Warm) {
+        self.warm().insert(id, warm);
     }
 
-    pub(crate) fn take_warm(&self, id: SandboxId) -> Option<Guest> {
+    pub(crate) fn take_warm(&self, id: SandboxId) -> Option<Warm> {
         self.warm().remove(&id)
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod caller;
 pub(crate) mod census;
+pub(crate) mod egress;
 pub(crate) mod execs;
 pub(crate) mod files;
 pub(crate) mod leases;
@@ -27,6 +28,7 @@ use tracing::Instrument;
 use crate::auth::tokens::Tokens;
 use crate::auth::{Allowances, Keys};
 use crate::blobs::Blobs;
+use crate::egress::Egress;
 use crate::journal::fanout::Fanout;
 use crate::metrics::Metrics;
 use crate::reconcile::keeper::Keeper;
@@ -57,6 +59,8 @@ pub(crate) struct App {
     pub(crate) tokens: Option<Tokens>,
     pub(crate) allowances: Allowances,
     pub(crate) blobs: Blobs,
+    /// The way out of sandboxes, where there is one.
+    pub(crate) egress: Option<Arc<Egress>>,
     pub(crate) metrics: Metrics,
     pub(crate) census: Census,
     pub(crate) keeper: Keeper,
@@ -88,6 +92,7 @@ impl App {
     ) -> Result<Arc<Self>, Fault> {
         let blobs = Blobs::open(&settings.blobs)?;
         let tokens = settings.tokens.clone().map(Tokens::new);
+        let egress = settings.egress.clone().map(Egress::new).transpose()?.map(Arc::new);
         let metrics = Metrics::new(settings.span_counts.as_ref());
         Ok(Arc::new(Self {
             store,
@@ -101,6 +106,7 @@ impl App {
             tokens,
             allowances: Allowances::default(),
             blobs,
+            egress,
             metrics,
             census: Census::default(),
             keeper: Keeper::default(),

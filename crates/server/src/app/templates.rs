@@ -96,6 +96,7 @@ impl App {
     ) -> Result<Template, Fault> {
         let at = self.template_at(caller, name, shared)?;
         recipe.check().map_err(|bad| Fault::new(Kind::Invalid, bad.to_string()))?;
+        self.check_policy(recipe.egress.as_ref())?;
         // Which directories of the host sandboxes may see is for whoever runs the host to say.
         if matches!(recipe.root, cubicle_model::Root::Directory(_)) {
             caller.must(Scope::Admin)?;

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use cubicle_api as api;
 use cubicle_guest::client::Outcome;
+use cubicle_model::egress::Bill;
 use cubicle_model::{ExecId, ExecSpec, Fault, Kind, SandboxId, Scope, Stdin, TtySize};
 use cubicle_store::Exec;
 
@@ -73,6 +74,7 @@ pub(super) async fn create(
             timeout_seconds: asked.timeout_seconds,
             exec_id,
         },
+        policy: asked.policy,
         background: asked.background,
         output_limit: output_limit(asked.output_limit_bytes)?,
     };
@@ -109,6 +111,7 @@ pub(super) async fn one_shot(
         ttl_seconds: Some(ttl),
         heartbeat_seconds: None,
         gifts: super::leases::gifts(Default::default(), asked.files, asked.limits)?,
+        egress: super::leases::egress(asked.egress),
         may_wait: false,
         one_shot: true,
     };
@@ -122,6 +125,7 @@ pub(super) async fn one_shot(
             timeout_seconds: asked.timeout_seconds,
             exec_id,
         },
+        policy: None,
         background: asked.background,
         output_limit: output_limit(asked.output_limit_bytes)?,
     };
@@ -141,7 +145,7 @@ pub(super) async fn list_of_sandbox(
 ) -> Answer<Reply<api::Page<api::Exec>>> {
     let page = paging.page()?;
     let execs = app.execs(&caller, Some(sandbox), filter.running, page.clone()).await?;
-    Ok(Reply(paged(execs, &page, |exec| exec.id.to_string(), |exec| show(exec, None))))
+    Ok(Reply(paged(execs, &page, |exec| exec.id.to_string(), |exec| show(exec, None, None))))
 }
 
 /// List execs
@@ -155,7 +159,7 @@ pub(super) async fn list(
 ) -> Answer<Reply<api::Page<api::Exec>>> {
     let page = paging.page()?;
     let execs = app.execs(&caller, None, filter.running, page.clone()).await?;
-    Ok(Reply(paged(execs, &page, |exec| exec.id.to_string(), |exec| show(exec, None))))
+    Ok(Reply(paged(execs, &page, |exec| exec.id.to_string(), |exec| show(exec, None, None))))
 }
 
 /// Get an exec
@@ -166,7 +170,7 @@ pub(super) async fn get(
     caller: Caller,
     Id(id): Id<ExecId>,
 ) -> Answer<Reply<api::Exec>> {
-    Ok(Reply(show(app.exec(&caller, id).await?, None)))
+    Ok(Reply(show(app.exec(&caller, id).await?, None, None)))
 }
 
 /// The output of an exec
@@ -278,10 +282,10 @@ fn output_limit(asked: Option<u32>) -> Result<usize, Fault> {
 
 fn answer(told: Told) -> (StatusCode, Reply<api::Exec>) {
     let status = if told.exec.ended.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-    (status, Reply(show(told.exec, told.output)))
+    (status, Reply(show(told.exec, told.output, told.egress)))
 }
 
-fn show(exec: Exec, output: Option<Outcome>) -> api::Exec {
+fn show(exec: Exec, output: Option<Outcome>, egress: Option<Bill>) -> api::Exec {
     let refused = exec.refused;
     let result = exec.ended.map(|ended| {
         let (out, err, out_cut, err_cut) = match output {
@@ -305,6 +309,7 @@ fn show(exec: Exec, output: Option<Outcome>) -> api::Exec {
             stdout_truncated: out_cut,
             stderr_truncated: err_cut,
             refused,
+            egress: egress.map(Into::into),
         }
     });
     api::Exec {

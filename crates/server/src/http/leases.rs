@@ -6,6 +6,7 @@ use axum::Json as Reply;
 use axum::extract::State;
 use axum::http::StatusCode;
 use cubicle_api as api;
+use cubicle_model::egress::LeaseEgress;
 use cubicle_model::{Fault, FileToWrite, Kind, Lease, LeaseId, LeaseStatus};
 
 use super::problem::Answer;
@@ -44,6 +45,7 @@ pub(super) async fn create(
         ttl_seconds: asked.ttl_seconds,
         heartbeat_seconds: asked.heartbeat_seconds,
         gifts: gifts(asked.env, asked.files, asked.limits)?,
+        egress: egress(asked.egress),
         may_wait: asked.queue,
         one_shot: false,
     };
@@ -112,6 +114,10 @@ pub(super) async fn release(
 ) -> Answer<Reply<api::Lease>> {
     let lease = app.release(&caller, id).await?;
     Ok(Reply(show(&app, lease, None)))
+}
+
+pub(super) fn egress(asked: api::LeaseEgress) -> LeaseEgress {
+    LeaseEgress { policy: asked.policy, record: asked.record, during: None }
 }
 
 pub(super) fn gifts(

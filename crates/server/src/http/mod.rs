@@ -2,6 +2,7 @@
 
 mod admin;
 mod document;
+mod egress;
 mod elsewhere;
 mod execs;
 mod files;
@@ -48,6 +49,10 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(leases::create, leases::list))
         .routes(routes!(leases::get, leases::release))
         .routes(routes!(leases::heartbeat))
+        .routes(routes!(egress::of_lease, egress::change))
+        .routes(routes!(egress::of_exec))
+        .routes(routes!(egress::bundles))
+        .routes(routes!(egress::explain))
         .routes(routes!(sandboxes::list))
         .routes(routes!(sandboxes::get))
         .routes(routes!(sandboxes::receipt))

@@ -6,6 +6,7 @@ use axum::Json as Reply;
 use axum::extract::State;
 use axum::http::StatusCode;
 use cubicle_api as api;
+use cubicle_model::egress::LeaseEgress;
 use cubicle_model::{Fault, Kind, LeaseId};
 
 use super::problem::Answer;
@@ -29,6 +30,7 @@ pub(super) async fn acquire(
         ttl_seconds: asked.ttl_seconds,
         heartbeat_seconds: None,
         gifts: Gifts::default(),
+        egress: LeaseEgress::default(),
         may_wait: false,
         one_shot: false,
     };

@@ -13,6 +13,7 @@ use tracing::field::display;
 use tracing::{Instrument, Span, debug, info, warn};
 
 use crate::app::App;
+use crate::app::live::Warm;
 use crate::spans;
 
 /// A sandbox outlives its lease by so much, so that its end is always the server's doing and never a surprise.
@@ -108,7 +109,8 @@ impl App {
         if let Ok(guest) = self.guest(id).await
             && guest.health().await.is_ok()
         {
-            self.live.keep_warm(id, guest);
+            let sockets = self.egress_sockets(&guest).await;
+            self.live.keep_warm(id, Warm { guest, sockets });
         }
     }
 
@@ -120,7 +122,9 @@ impl App {
             ("template".to_owned(), target.template.to_string()),
         ]);
         let place = recipe.placement(id, &changed, labels);
-        let place = place.map_err(|bad| Fault::new(Kind::Invalid, bad.to_string()))?;
+        let mut place = place.map_err(|bad| Fault::new(Kind::Invalid, bad.to_string()))?;
+        let said = std::mem::replace(&mut place.env, self.egress_environment());
+        place.env.extend(said);
         let _turn = permit(&self.keeper.make).await?;
         let started = tokio::time::Instant::now();
         self.step("sandbox_noted");

@@ -19,6 +19,7 @@ use crate::app::App;
 pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     adopt::adopt(app).await?;
     every(app, "sweep", app.settings.sweep_every, |app| async move { app.sweep().await });
+    every(app, "egress", Duration::from_secs(5), |app| async move { app.refresh_egress().await });
     every(app, "retention", Duration::from_secs(60), |app| async move { retention::forget(&app).await });
     // What is left over when it is dropped is noted by the stop.
     tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).tell_tidings()));

@@ -1,0 +1,139 @@
+//! The way out of this node's sandboxes: who has which sockets, and the gateway that serves them.
+//!
+//! A sandbox's sockets are handed to the gateway when something first connects to one of them, so that a sandbox that uses
+//! no network costs none. Before that, and while a gateway that died is started again, connections wait: nobody accepts
+//! them, so that nothing leaves without a policy. What holds is read from the store whenever the gateway is told.
+
+mod gateway;
+mod outlet;
+mod settings;
+mod sockets;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cubicle_egress::control::{Common, TermsText};
+use cubicle_model::egress::{
+    Bundles, OwnAddress, OwnAddresses, Policy, Ruleset, SyntaxError, UnresolvedBundle,
+};
+use cubicle_model::{Fault, Kind, LeaseId, Name, SandboxId, TemplateRef};
+
+use gateway::Gateway;
+pub(crate) use outlet::{Account, Outlet};
+pub use settings::{EgressSettings, StartGateway, StartedGateway};
+pub(crate) use sockets::Sockets;
+
+#[derive(Debug)]
+pub(crate) struct Egress {
+    /// What a template's sandboxes may reach that says nothing itself, by the template's name.
+    policies: BTreeMap<Name, Policy>,
+    environment: BTreeMap<String, String>,
+    /// Certificates that a sandbox trusts whose policy has hosts inspected.
+    trusted: Option<Arc<str>>,
+    common: Common,
+    bundles: Bundles,
+    own: OwnAddresses,
+    gateway: Gateway,
+    outlets: Mutex<HashMap<SandboxId, Arc<Outlet>>>,
+}
+
+impl Egress {
+    pub(crate) fn new(settings: EgressSettings) -> Result<Self, Fault> {
+        let EgressSettings { start, bundles, own, policies, environment, trusted } = settings;
+        let mut read = Bundles::default();
+        for (name, text) in &bundles {
+            let wrong =
+                |error: SyntaxError| Fault::new(Kind::Invalid, format!("in the bundle '@{name}': {error}"));
+            read.define(name.clone(), text).map_err(wrong)?;
+        }
+        let addresses = own.iter().map(|(address, port)| OwnAddress { address: *address, port: *port });
+        let addresses = OwnAddresses::new(addresses);
+        let common = Common { bundles, own };
+        Ok(Self {
+            policies,
+            environment,
+            trusted: trusted.map(Into::into),
+            gateway: Gateway::new(start, common.clone()),
+            common,
+            bundles: read,
+            own: addresses,
+            outlets: Mutex::default(),
+        })
+    }
+
+    /// What a sandbox's programs are told: where the proxy is, and what the operator adds.
+    pub(crate) fn environment(&self) -> impl Iterator<Item = (String, String)> {
+        let own = self.environment.iter().map(|(name, value)| (name.clone(), value.clone()));
+        sockets::proxy_variables().chain(own)
+    }
+
+    pub(crate) fn trusted(&self) -> Option<&str> {
+        self.trusted.as_deref()
+    }
+
+    /// The text of every bundle.
+    pub(crate) fn bundles(&self) -> &BTreeMap<Name, String> {
+        &self.common.bundles
+    }
+
+    /// What holds for a template that says nothing itself.
+    pub(crate) fn usual(&self, template: &TemplateRef) -> Policy {
+        self.policies.get(&template.name).cloned().unwrap_or_default()
+    }
+
+    /// The rules of a policy, or why it cannot be used.
+    pub(crate) fn resolve(&self, policy: &Policy) -> Result<Ruleset, Fault> {
+        policy.resolve(&self.bundles, &self.own).map_err(|error: UnresolvedBundle| {
+            let hint = match &error {
+                UnresolvedBundle::Unknown { .. } => "'cubicle egress bundles' prints what there is",
+                UnresolvedBundle::Empty(_) => "'cubicle egress bundles' prints what to set for it",
+            };
+            Fault::new(Kind::Invalid, error.to_string()).hint(hint)
+        })
+    }
+
+    /// Gives a sandbox its way out: `terms` says what holds, whenever a gateway has to be told.
+    pub(crate) fn open<Terms: Future<Output = Result<TermsText, Fault>> + Send>(
+        self: &Arc<Self>,
+        sandbox: SandboxId,
+        lease: LeaseId,
+        sockets: Sockets,
+        earlier: Account,
+        terms: impl Fn() -> Terms + Send + Sync + 'static,
+    ) {
+        let outlet = Arc::new(Outlet::new(sandbox, lease, sockets, earlier));
+        if let Some(before) = self.outlets().insert(sandbox, Arc::clone(&outlet)) {
+            before.closed.cancel();
+        }
+        let egress = Arc::clone(self);
+        // Ends when the outlet is closed.
+        tokio::spawn(async move { outlet::keep(outlet, &egress.gateway, terms).await });
+    }
+
+    /// Ends what is open. None where the sandbox has no way out.
+    pub(crate) async fn close(&self, sandbox: SandboxId) -> Option<Account> {
+        let outlet = self.outlets().remove(&sandbox)?;
+        Some(outlet.close(&self.gateway).await)
+    }
+
+    /// When this returns, what holds now holds for everything that the sandbox has open.
+    pub(crate) async fn change(&self, outlet: &Outlet, terms: TermsText) -> Result<(), Fault> {
+        outlet.change(&self.gateway, terms).await
+    }
+
+    pub(crate) async fn account(&self, outlet: &Outlet) -> Account {
+        outlet.account(&self.gateway).await
+    }
+
+    pub(crate) fn outlet(&self, sandbox: SandboxId) -> Option<Arc<Outlet>> {
+        self.outlets().get(&sandbox).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Outlet>> {
+        self.outlets().values().cloned().collect()
+    }
+
+    fn outlets(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Outlet>>> {
+        self.outlets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
