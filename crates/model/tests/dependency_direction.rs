@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["model", "tests-postgresql"]),
     ("api", &["model"]),
     ("egress", &["model", "sys"]),
-    ("server", &["model", "guest", "backend", "store", "api"]),
+    ("server", &["model", "guest", "backend", "store", "api", "egress"]),
     (
         "cubicle",
         &[

@@ -10,6 +10,7 @@ mod http;
 mod journal;
 mod metrics;
 mod reconcile;
+mod secrets;
 mod settings;
 mod spans;
 mod surroundings;
@@ -26,8 +27,9 @@ pub use auth::secret::{KeySecret, hash_of_secret};
 pub use auth::tokens::{TokenRequest, TokenSettings};
 pub use http::openapi;
 pub use metrics::SpanCounts;
+pub use secrets::{NotSealingKeys, SealingKeys};
 pub use settings::Settings;
-pub use surroundings::Surroundings;
+pub use surroundings::{Surroundings, Variables};
 
 use app::App;
 

@@ -154,7 +154,7 @@ pub(crate) async fn a_sealed_value_is_put_under_another_key(world: World) {
     let file = SecretSource::File("/run/key".into());
     put(&world, NewSecret { source: file, sealed: None, ..secret("acme", "TWO") }).await;
     let sealed = store.sealed_secrets().await.unwrap();
-    assert_eq!(sealed, [one.clone()]);
+    assert_eq!(sealed, std::slice::from_ref(&one));
     let reseal = async |version| {
         let (tenant, sealed): (Name, _) = (name("acme"), format!("anew for {version}"));
         store.reseal_secret(tenant, called("ONE"), version, sealed).await.unwrap()
