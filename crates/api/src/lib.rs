@@ -13,6 +13,7 @@ mod lease;
 mod page;
 mod sandbox;
 mod schema;
+mod secret;
 mod seed;
 mod template;
 
@@ -31,6 +32,7 @@ pub use file::{Entry, EntryKind, Listing, Move, Unpacked};
 pub use lease::{CreateLease, Lease, NewFile, QueuePlace};
 pub use page::Page;
 pub use sandbox::{PortLink, Sandbox, SandboxMetrics};
+pub use secret::{Binding, PutSecret, Secret, SecretText};
 pub use seed::{AcquireLease, AcquiredLease};
 pub use template::{PutTemplate, Template};
 

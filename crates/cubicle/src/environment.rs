@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// A copy of the environment as the program found it.
@@ -19,6 +20,11 @@ impl Environment {
     /// name it.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.variables.get(&OsString::from(name)).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    /// The value as it is.
+    pub(crate) fn bytes(&self, name: &str) -> Option<Vec<u8>> {
+        self.variables.get(&OsString::from(name)).map(|value| value.clone().into_vec())
     }
 
     /// A path; an empty one counts as absent, as the XDG base directory rules say.

@@ -54,6 +54,8 @@ pub(crate) struct Server {
     pub(crate) record_retention: Option<Duration>,
     pub(crate) requests_per_second: Option<u64>,
     pub(crate) tokens: TokenRequest,
+    pub(crate) secrets_key: Option<Secret>,
+    pub(crate) secrets_key_file: Option<PathBuf>,
     pub(crate) log: Option<String>,
     pub(crate) otlp_endpoint: Option<Address>,
     pub(crate) otlp_headers: Option<Secret>,
@@ -65,6 +67,10 @@ impl Server {
         // A key that is named here is not hidden by one that is named below in the other way.
         let (key, key_file) = match (self.key, self.key_file) {
             (None, None) => (below.key, below.key_file),
+            named => named,
+        };
+        let (secrets_key, secrets_key_file) = match (self.secrets_key, self.secrets_key_file) {
+            (None, None) => (below.secrets_key, below.secrets_key_file),
             named => named,
         };
         Self {
@@ -84,6 +90,8 @@ impl Server {
             record_retention: self.record_retention.or(below.record_retention),
             requests_per_second: self.requests_per_second.or(below.requests_per_second),
             tokens: self.tokens.over(below.tokens),
+            secrets_key,
+            secrets_key_file,
             log: self.log.or(below.log),
             otlp_endpoint: self.otlp_endpoint.or(below.otlp_endpoint),
             otlp_headers: self.otlp_headers.or(below.otlp_headers),
@@ -192,6 +200,8 @@ impl Settings {
             "server.token_scope_claim" => server.tokens.scope_claim = Some(text.to_owned()),
             "server.token_scope_prefix" => server.tokens.scope_prefix = Some(text.to_owned()),
             "server.token_scopes" => server.tokens.default_scopes = Some(scopes(text, at)?),
+            "server.secrets_key" => server.secrets_key = Some(Secret::new(text)),
+            "server.secrets_key_file" => server.secrets_key_file = Some(PathBuf::from(text)),
             "server.log" => server.log = Some(text.to_owned()),
             "server.otlp_endpoint" => server.otlp_endpoint = Some(parse(text, at)?),
             "server.otlp_headers" => server.otlp_headers = Some(Secret::new(text)),

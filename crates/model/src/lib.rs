@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod audit;
 pub mod clock;
+pub mod credential;
 pub mod egress;
 pub mod error;
 pub mod event;
@@ -21,9 +22,11 @@ pub mod pool;
 pub mod principal;
 pub mod receipt;
 pub mod sandbox;
+pub mod secret;
 pub mod template;
 pub mod tenant;
 
+pub use credential::CredentialBinding;
 pub use error::{Fault, Kind};
 pub use event::Event;
 pub use exec::{Command, ExecSpec, Exit, Stdin, TtySize};
@@ -39,6 +42,7 @@ pub use placement::{Binding, FileToWrite, Lifetime, Listener, Medium, Mount, Pla
 pub use principal::{Principal, Proof, Scope};
 pub use receipt::Receipt;
 pub use sandbox::{Sandbox, SandboxState};
+pub use secret::{SecretName, SecretSource};
 pub use template::{Reuse, Template, TemplateRef};
 pub use tenant::{Quota, Tenant, Usage};
 

@@ -11,6 +11,7 @@ mod http;
 mod journal;
 mod metrics;
 mod reconcile;
+mod secrets;
 mod settings;
 mod spans;
 mod surroundings;
@@ -28,8 +29,9 @@ pub use auth::tokens::{TokenRequest, TokenSettings};
 pub use egress::{EgressSettings, StartGateway, StartedGateway};
 pub use http::openapi;
 pub use metrics::SpanCounts;
+pub use secrets::{NotSealingKeys, SealingKeys};
 pub use settings::Settings;
-pub use surroundings::Surroundings;
+pub use surroundings::{Surroundings, Variables};
 
 use app::App;
 

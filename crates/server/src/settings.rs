@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::auth::tokens::TokenSettings;
 use crate::egress::EgressSettings;
 use crate::metrics::SpanCounts;
+use crate::secrets::SealingKeys;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -31,6 +32,8 @@ pub struct Settings {
     pub requests_per_second: u32,
     /// Signs links; 32 unpredictable bytes that stay the same.
     pub link_secret: [u8; 32],
+    /// Seal the values of secrets in the store.
+    pub sealing_keys: SealingKeys,
     /// How often the whole of what is is compared with the whole of what should be.
     pub sweep_every: Duration,
     /// What became of spans, where traces are sent somewhere.

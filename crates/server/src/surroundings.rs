@@ -1,10 +1,13 @@
-//! Time, randomness and the end of the world, as the outermost layer gives them.
+//! Time, randomness, the environment and the end of the world, as the outermost layer gives them.
 
 use std::fmt;
 use std::sync::Arc;
 
 use cubicle_model::Timestamp;
 use cubicle_store::Random;
+
+/// The value of a variable, where it is set.
+pub type Variables = Arc<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>;
 
 #[derive(Clone)]
 pub struct Surroundings {
@@ -13,6 +16,8 @@ pub struct Surroundings {
     /// What the host takes for the time now, for dates that somebody else named.
     pub wall_clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub random: Random,
+    /// A variable that the server was started with.
+    pub variable: Variables,
     /// Called at every step between two facts, where a test can end the process.
     pub at_step: Arc<dyn Fn(&'static str) + Send + Sync>,
 }

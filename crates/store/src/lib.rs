@@ -1,10 +1,12 @@
-//! What should be, and what happened: tenants, keys, templates, leases, sandboxes, execs, events, audit, artifacts.
+//! What should be, and what happened: tenants, keys, templates, leases, sandboxes, execs, events, audit, artifacts,
+//! secrets, bills.
 //!
 //! The only SQL of the product. Every method of `Store` is one transaction and one fact; a row and the event that tells of
 //! it are written together. The same transactions run on SQLite and on PostgreSQL.
 
 mod artifacts;
 mod audit;
+mod bills;
 mod driver;
 mod events;
 mod execs;
@@ -18,6 +20,7 @@ mod postgres;
 mod queue;
 mod repeat;
 mod sandboxes;
+mod secrets;
 mod sql;
 mod sqlite;
 mod templates;
@@ -33,6 +36,7 @@ use serde::{Deserialize, Serialize};
 
 pub use artifacts::{Artifact, ArtifactKind};
 pub use audit::AuditFilter;
+pub use bills::KeptBill;
 pub use execs::{Begun, Ended, Exec, ExecFilter, Finished, Owner, Planned, Untold};
 pub use keys::Key;
 pub use leases::{Acquire, Acquired, AfterLease, EndedLease, LeaseFilter, Room, Target};
@@ -41,6 +45,7 @@ pub use page::Page;
 pub use queue::Promoted;
 pub use repeat::Repeat;
 pub use sandboxes::{NewSandbox, SandboxFilter};
+pub use secrets::{NewSecret, SecretsOfTenant, StoredSecret};
 
 use crate::driver::{Driver, Durability, Outcome};
 use crate::sql::Sql;

@@ -50,7 +50,7 @@ impl Store {
         .await
     }
 
-    /// Forgets what is older: keys, ended leases and execs, and records of sandboxes that are gone.
+    /// Forgets what is older: keys, ended leases and execs with their bills, and records of sandboxes that are gone.
     pub async fn forget_before(&self, before: Timestamp) -> Result<u64, Fault> {
         let statements = [
             "DELETE FROM repeatable WHERE (tenant, user_name, idempotency_key) IN \
@@ -59,6 +59,10 @@ impl Store {
             "DELETE FROM leases WHERE id IN (SELECT id FROM leases WHERE ended_at < ?1 LIMIT ?2)",
             "DELETE FROM sandboxes WHERE id IN \
              (SELECT id FROM sandboxes WHERE state = 'gone' AND ended_at < ?1 LIMIT ?2)",
+            // A bill goes when nobody can ask for what it belongs to any more.
+            "DELETE FROM bills WHERE subject IN (SELECT subject FROM bills WHERE updated_at < ?1 \
+             AND NOT EXISTS (SELECT 1 FROM execs WHERE execs.id = bills.subject) \
+             AND NOT EXISTS (SELECT 1 FROM leases WHERE leases.id = bills.subject) LIMIT ?2)",
         ];
         let mut sum = 0;
         for statement in statements {

@@ -129,6 +129,7 @@ by_text!(
     cubicle_model::NodeId,
     cubicle_model::SandboxId,
     cubicle_model::RequestId,
+    cubicle_model::SecretName,
     cubicle_model::Name,
     cubicle_model::UserName,
     cubicle_model::TemplateRef,

@@ -10,6 +10,7 @@ mod files;
 mod leases;
 mod peer;
 mod query;
+mod secrets;
 mod stream;
 mod templates;
 mod terminal;

@@ -2,6 +2,7 @@
 
 mod clock;
 mod home;
+mod sealing;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use cubicle_backend_local::{LocalBackend, Readiness};
 use cubicle_model::pool::PoolSpec;
 use cubicle_model::template::Recipe;
 use cubicle_model::{Fault, Kind, Root, Scope, TemplateRef};
-use cubicle_server::{KeySecret, Server, Settings, SpanCounts, Surroundings, TokenSettings, hash_of_secret};
+use cubicle_server::{
+    KeySecret, Server, Settings, SpanCounts, Surroundings, TokenSettings, Variables, hash_of_secret,
+};
 use cubicle_store::{Actor, Context as StoreContext, Key, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
@@ -48,6 +51,8 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         .hint("listen on 127.0.0.1, or leave --without-keys out"));
     }
     let tokens = TokenSettings::parse(asked.tokens.clone())?;
+    // Before privileges end: the file may be for root alone.
+    let named_keys = sealing::named(&asked)?;
     let listener = TcpListener::bind(listen).await.map_err(|error| {
         Fault::new(Kind::Conflict, format!("cannot listen on {listen}: {error}"))
             .hint("something else has this address; name another with --listen")
@@ -74,12 +79,17 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     backend.gc().await?;
 
     let store = open_store(&home, asked.db_url.as_deref(), &random).await?;
+    let sealing_keys = match named_keys {
+        Some(keys) => keys,
+        None => sealing::own(&home, &store).await?,
+    };
     let clock = Clock::start(home.path(), &context.environment);
     let (steady, wall) = (Arc::clone(&clock), Arc::clone(&clock));
     let surroundings = Surroundings {
         clock: Arc::new(move || steady.now()),
         wall_clock: Arc::new(move || wall.wall()),
         random,
+        variable: variables(context),
         at_step: deadly_step(context),
     };
     let settings = Settings {
@@ -95,6 +105,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         tokens: tokens.clone(),
         requests_per_second: u32::try_from(asked.requests_per_second.unwrap_or(2000)).unwrap_or(u32::MAX),
         link_secret: home.link_secret()?,
+        sealing_keys,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),
         span_counts,
@@ -135,6 +146,12 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         traces.finish().await;
     }
     Ok(Ending::Code(0))
+}
+
+/// The environment as it was when the program started.
+fn variables(context: &Context) -> Variables {
+    let environment = context.environment.clone();
+    Arc::new(move |name| environment.bytes(name))
 }
 
 /// Every lease and every reader holds some, and a usual soft limit is 1024.

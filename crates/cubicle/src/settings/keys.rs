@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 38] = [
+pub(super) const KEYS: [Key; 40] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -156,6 +156,19 @@ pub(super) const KEYS: [Key; 38] = [
         "CUBICLE_TOKEN_SCOPES",
         "`read,run` with an audience, else none",
         "What a token may do that names no scope of Cubicle",
+    ),
+    key(
+        "server.secrets_key",
+        "CUBICLE_SECRETS_KEY",
+        "what the file below holds",
+        "The key that secrets in the database are sealed with: 32 bytes in base64. Several lines are several keys: the first \
+         seals, all open; better in a file of its own",
+    ),
+    key(
+        "server.secrets_key_file",
+        "CUBICLE_SECRETS_KEY_FILE",
+        "`server/secrets.key` in the data directory, made by the first start",
+        "A file with such keys",
     ),
     key(
         "server.log",

@@ -9,6 +9,7 @@ pub(crate) mod files;
 pub(crate) mod leases;
 pub(crate) mod live;
 pub(crate) mod sandboxes;
+pub(crate) mod secrets;
 pub(crate) mod templates;
 pub(crate) mod tidings;
 mod to_its_end;
@@ -32,6 +33,7 @@ use crate::egress::Egress;
 use crate::journal::fanout::Fanout;
 use crate::metrics::Metrics;
 use crate::reconcile::keeper::Keeper;
+use crate::secrets::Secrets;
 use crate::settings::Settings;
 use crate::spans;
 use crate::surroundings::Surroundings;
@@ -55,6 +57,7 @@ pub(crate) struct App {
     pub(crate) live: Live,
     pub(crate) templates: Templates,
     pub(crate) keys: Keys,
+    pub(crate) secrets: Secrets,
     /// Where tokens are accepted at all.
     pub(crate) tokens: Option<Tokens>,
     pub(crate) allowances: Allowances,
@@ -103,6 +106,7 @@ impl App {
             live: Live::default(),
             templates: Templates::default(),
             keys: Keys::default(),
+            secrets: Secrets::default(),
             tokens,
             allowances: Allowances::default(),
             blobs,

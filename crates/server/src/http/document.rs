@@ -43,6 +43,7 @@ const SHAPES: [(&str, &str); 5] = [
     ("artifact_id", ArtifactId::PREFIX),
 ];
 const NAME: &str = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
+const SECRET_NAME: &str = "^[A-Za-z][A-Za-z0-9_.-]{0,63}$";
 
 /// Every status that a refusal may have: its name among the document's parts, and what it means.
 const REFUSALS: [(u16, &str, &str); 10] = [
@@ -138,6 +139,7 @@ fn describe(parameter: &mut Parameter) {
     }
     match (parameter.name.as_str(), &parameter.parameter_in) {
         ("name", ParameterIn::Path) => schema.pattern = Some(NAME.into()),
+        ("secret_name", ParameterIn::Path) => schema.pattern = Some(SECRET_NAME.into()),
         ("port", ParameterIn::Path) => {
             (schema.minimum, schema.maximum) = (Some(1.into()), Some(i32::from(u16::MAX).into()));
         }

@@ -15,6 +15,7 @@ mod problem;
 mod range;
 mod request;
 mod sandboxes;
+mod secrets;
 mod seed;
 mod stream;
 mod strict;
@@ -73,6 +74,8 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(files::watch))
         .routes(routes!(templates::list))
         .routes(routes!(templates::get, templates::put, templates::delete))
+        .routes(routes!(secrets::list))
+        .routes(routes!(secrets::get, secrets::put, secrets::delete))
         .routes(routes!(admin::create_tenant, admin::list_tenants))
         .routes(routes!(admin::get_tenant, admin::replace_tenant))
         .routes(routes!(admin::create_key, admin::list_keys))

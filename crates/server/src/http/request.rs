@@ -46,6 +46,29 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
+/// A JSON body that may hold a secret: what is wrong with it is said by its place alone, as the words of a parser repeat
+/// what they have read, and a refusal is logged.
+pub(crate) struct Confidential<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Confidential<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let bytes = body(request).await?;
+        if bytes.trim_ascii_start().first() != Some(&b'{') {
+            return Err(invalid("the body is not a JSON object"));
+        }
+        strict::from_slice(&bytes).map(Self).map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            let fault = Fault::new(
+                Kind::Invalid,
+                format!("the body is not what is expected, at line {line}, column {column}"),
+            );
+            fault.hint("the OpenAPI document says what is; what was sent is not repeated, as it may hold a secret").into()
+        })
+    }
+}
+
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(invalid("the body is not a JSON object"));

@@ -15,11 +15,16 @@ use tracing::warn;
 
 use crate::app::App;
 
+/// How late a secret is noticed that another server, or somebody else in a file, has changed.
+const SECRETS_EVERY: Duration = Duration::from_secs(2);
+
 /// Adopts what is there, and starts the loops.
 pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     adopt::adopt(app).await?;
     every(app, "sweep", app.settings.sweep_every, |app| async move { app.sweep().await });
     every(app, "egress", Duration::from_secs(5), |app| async move { app.refresh_egress().await });
+    app.reseal_secrets().await?;
+    every(app, "secrets", SECRETS_EVERY, |app| async move { app.look_at_secrets().await });
     every(app, "retention", Duration::from_secs(60), |app| async move { retention::forget(&app).await });
     // What is left over when it is dropped is noted by the stop.
     tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).tell_tidings()));

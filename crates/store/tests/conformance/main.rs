@@ -13,6 +13,7 @@ mod keeping;
 mod model;
 mod records;
 mod sandboxes;
+mod secrets;
 mod tenants;
 mod upgrades;
 mod waiting;
@@ -111,4 +112,12 @@ suite! {
         what_is_old_is_forgotten_and_the_rest_is_not
         values_at_the_edge_survive
         what_belongs_to_nobody_is_refused;
+    secrets:
+        a_secret_is_set_rotated_and_removed
+        a_change_of_a_secret_is_told_without_its_value
+        secrets_of_a_tenant_are_its_own_and_in_order
+        whoever_sealed_for_an_older_revision_seals_anew
+        secrets_that_contradict_each_other_are_refused
+        a_sealed_value_is_put_under_another_key
+        a_bill_is_replaced_and_kept_as_long_as_its_lease;
 }

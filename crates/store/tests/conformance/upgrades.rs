@@ -36,6 +36,9 @@ async fn has_everything(store: Store) {
     let once = store.once(name("acme"), user("ada"), "k".into(), "f".into(), "s".into(), now).await.unwrap();
     assert_eq!(once, cubicle_store::Repeat::First);
     assert!(store.artifacts(name("acme"), page(10)).await.unwrap().is_empty());
+    let secrets = store.secrets_of(name("acme")).await.unwrap();
+    assert_eq!((secrets.revision, secrets.secrets.len()), (0, 0));
+    assert_eq!(store.bill(leases[0].id.to_string()).await.unwrap(), None);
 }
 
 fn refused_as_newer(outcome: Result<Store, Fault>) {

@@ -9,7 +9,7 @@ use cubicle_backend::fake::FakeHost;
 use cubicle_model::pool::PoolSpec;
 use cubicle_model::template::Recipe;
 use cubicle_model::{Fault, Kind, NodeId, TemplateRef, Timestamp};
-use cubicle_server::{Server, Settings, Surroundings};
+use cubicle_server::{SealingKeys, Server, Settings, Surroundings};
 use cubicle_store::{Actor, Context as StoreContext, Random, Store};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -125,6 +125,7 @@ fn serve(
             clock: Arc::new(Timestamp::now),
             wall_clock: Arc::new(Timestamp::now),
             random: random(),
+            variable: Arc::new(|_| None),
             at_step: Arc::new(|_| {}),
         };
         let backend = Arc::new(FakeHost::default().open());
@@ -148,6 +149,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         keyless: true,
         requests_per_second: u32::MAX,
         link_secret: [0; 32],
+        sealing_keys: SealingKeys::one([0; 32]),
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(5),
         tokens: None,

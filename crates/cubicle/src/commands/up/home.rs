@@ -78,6 +78,10 @@ impl Home {
         control_plane::first_key_file(&self.data_dir)
     }
 
+    pub(crate) fn sealing_key_file(&self) -> PathBuf {
+        self.path.join("secrets.key")
+    }
+
     /// For commands on this machine, which need not be told where the server is.
     pub(crate) fn note_address(&self, listen: SocketAddr) -> Result<(), Fault> {
         let file = control_plane::address_file(&self.data_dir);
