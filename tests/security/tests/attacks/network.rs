@@ -4,6 +4,8 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
+use cubicle_backend::Backend;
+use cubicle_model::{Binding, Listener};
 use rustix::io::Errno;
 
 use crate::arena::{Arena, skip, token};
@@ -87,6 +89,30 @@ fn sandbox_may_listen_on_low_ports_and_the_host_allows_them_no_more_than_before(
     let fresh = arena.fresh(cubicle_model::LimitRequest::default());
     assert_eq!(fresh.attack(&["read", setting]).saw().trim(), "0");
     assert_eq!(std::fs::read_to_string(setting).expect("the host has the setting"), before);
+}
+
+#[test]
+fn sandbox_cannot_take_the_port_of_a_listener_while_nobody_is_there() {
+    let Some(arena) = Arena::enter() else { return };
+    let fresh = arena.fresh(cubicle_model::LimitRequest::default());
+    let listeners = vec![Listener::udp(53), Listener::tcp(3128), Listener::tcp(443).everywhere()];
+    let late = Binding { listeners, ..Binding::default() };
+    let bound = arena.wait(arena.backend.bind(fresh.id, &late)).expect("listeners are given");
+    drop(bound);
+    let taken = [Errno::ADDRINUSE.raw_os_error()];
+    for (protocol, address) in [
+        ("udp", "127.0.0.1:53"),
+        ("udp", "0.0.0.0:53"),
+        ("tcp", "127.0.0.1:3128"),
+        ("tcp", "0.0.0.0:3128"),
+        ("tcp", "127.0.0.1:443"),
+        ("tcp", "127.128.0.7:443"),
+    ] {
+        arena.attack_from(fresh.id, &["share-port", protocol, address]).refused(&taken);
+    }
+    let again = arena.wait(arena.backend.bind(fresh.id, &late)).expect("listeners come back");
+    assert_eq!(again.listeners.len(), 3);
+    arena.unharmed();
 }
 
 #[test]
