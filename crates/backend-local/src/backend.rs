@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use cubicle_backend::{Backend, Bound, Consumption, GuestStream, JournalBytes, Probed, Seen, State, Swept};
 use cubicle_guest::client::{Guest, WriteFile};
-use cubicle_guest::wire::{BindRequest, SMALL_FILES, SmallFile};
+use cubicle_guest::wire::{BindRequest, MOST_LISTENERS_AT_ONCE, SMALL_FILES, SmallFile};
 use cubicle_launcher::embryo::Birth;
 use cubicle_launcher::plan::{CgroupLimits, HostFacts, TemplatePlan};
 use cubicle_launcher::wire::{Reply, Request, Start};
@@ -239,6 +239,9 @@ impl LocalBackend {
 
     /// What the guest changes. The receipt is amended by what is foreseen, so that nobody waits for anybody.
     async fn tell_guest(&self, guest: &Guest, late: &Binding, foreseen: &Amendment) -> Result<(), Fault> {
+        if only_listens(late) {
+            return Ok(());
+        }
         let small = late.files.iter().map(|file| file.bytes.len()).sum::<usize>() <= SMALL_FILES;
         let files = late.files.iter().filter(|_| small).cloned();
         let request = BindRequest {
@@ -309,9 +312,9 @@ impl Backend for LocalBackend {
         if amendment != foreseen {
             guest.bind(&BindRequest { amendment: amendment.clone(), ..BindRequest::default() }).await?;
         }
-        let mut listeners = Vec::new();
-        for listener in &late.listeners {
-            listeners.push(guest.listen(listener.port).await?);
+        let mut listeners = Vec::with_capacity(late.listeners.len());
+        for some in late.listeners.chunks(MOST_LISTENERS_AT_ONCE) {
+            listeners.extend(guest.listen(some).await?);
         }
         Ok(Bound { amendment, listeners })
     }
@@ -349,6 +352,11 @@ impl Backend for LocalBackend {
 
 /// What `bind` accepts.
 pub(crate) const BINDS_LATE: &[&str] = &["env", "files", "limits", "mounts", "listeners"];
+
+/// Whether nothing is asked for but listeners, which come back with one request to the guest and change nothing.
+fn only_listens(late: &Binding) -> bool {
+    !late.listeners.is_empty() && *late == Binding { listeners: late.listeners.clone(), ..Binding::default() }
+}
 
 /// Sizes of file systems and rlimits are fixed when a sandbox is made.
 fn refuse_what_binds_early(late: &Binding) -> Result<(), Fault> {

@@ -157,7 +157,7 @@ fn plan_etc(steps: &mut Steps, host: &HostRoot) {
     steps.file("etc/hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n");
     steps.file("etc/hostname", "sandbox\n");
     steps.file("etc/host.conf", "multi on\n");
-    steps.file("etc/resolv.conf", "");
+    steps.file("etc/resolv.conf", RESOLV_CONF);
     steps.file(
         "etc/nsswitch.conf",
         "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n",
@@ -170,6 +170,9 @@ root:x:0:0:root:/nonexistent:/usr/sbin/nologin
 agent:x:1000:1000:agent:/home/agent:/bin/sh
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 ";
+
+/// Where nobody answers names inside, asking is refused at once; where somebody does not answer in time, nobody waits long.
+const RESOLV_CONF: &str = "nameserver 127.0.0.1\noptions timeout:1 attempts:2\n";
 
 fn plan_dev(steps: &mut Steps, host: &HostRoot, facts: &HostFacts) {
     for name in DEVICES.iter().filter(|name| host.devices.iter().any(|device| device == **name)) {

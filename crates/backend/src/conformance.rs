@@ -82,6 +82,7 @@ macro_rules! conformance_tests {
             bind_changes_limits_and_amends_the_receipt
             bind_gives_mounts
             bind_gives_listeners
+            a_listener_that_is_bound_again_has_what_waited_there
             bind_of_what_cannot_be_bound_late_is_denied
             bind_to_what_is_absent_is_not_found
         }

@@ -5,16 +5,18 @@ mod receipt;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cubicle_guest::client::Listening;
 use cubicle_guest::hello::Key;
 use cubicle_model::receipt::Amendment;
 use cubicle_model::{
-    Binding, Fault, Isolation, Kind, Lifetime, Limits, Medium, Mount, Placement, Root, SandboxId, Trust,
+    Binding, Fault, Isolation, Kind, Lifetime, Limits, Listener, Medium, Mount, Placement, Protocol, Root,
+    SandboxId, Trust,
 };
 
 use crate::{
@@ -58,7 +60,8 @@ struct Sandbox {
     env: BTreeMap<String, String>,
     files: BTreeMap<String, Vec<u8>>,
     mounts: Vec<Mount>,
-    listeners: BTreeMap<u16, SocketAddr>,
+    /// Each on a port of the host that is free, which stands for the one inside.
+    listeners: BTreeMap<Listener, Listening>,
     execs: guest::Execs,
     /// Ends with the sandbox: the guest's connections hold the other side.
     alive: tokio::sync::watch::Sender<bool>,
@@ -184,6 +187,33 @@ impl Sandbox {
     }
 }
 
+impl Sandbox {
+    /// Sockets of these listeners, the same as before for those that are there.
+    fn listen(&mut self, asked: &[Listener]) -> Result<Vec<Listening>, Fault> {
+        let mut listen = |listener: &Listener| {
+            if let Some(kept) = self.listeners.get(listener) {
+                return kept.try_clone();
+            }
+            let free = (Ipv4Addr::LOCALHOST, 0);
+            let made = match listener.protocol {
+                Protocol::Tcp => Listening::Tcp(TcpListener::bind(free)?),
+                Protocol::Udp => Listening::Udp(UdpSocket::bind(free)?),
+            };
+            match &made {
+                Listening::Tcp(made) => made.set_nonblocking(true)?,
+                Listening::Udp(made) => made.set_nonblocking(true)?,
+            }
+            let given = made.try_clone();
+            self.listeners.insert(*listener, made);
+            given
+        };
+        let cannot = |listener: &Listener, error| {
+            Fault::new(Kind::Internal, format!("cannot listen for {listener}")).because(error)
+        };
+        asked.iter().map(|listener| listen(listener).map_err(|error| cannot(listener, error))).collect()
+    }
+}
+
 /// The fake host as one process sees it.
 pub struct FakeBackend {
     shared: Arc<Shared>,
@@ -300,16 +330,6 @@ impl Backend for FakeBackend {
                     .hint("make a new sandbox with them"));
             }
         }
-        let mut listeners = Vec::new();
-        for listener in &late.listeners {
-            let open = || -> std::io::Result<_> {
-                let open = TcpListener::bind("127.0.0.1:0")?;
-                Ok((listener.port, open.local_addr()?, open))
-            };
-            listeners.push(open().map_err(|error| {
-                Fault::new(Kind::Internal, format!("cannot listen for port {}", listener.port)).because(error)
-            })?);
-        }
         self.shared.with(id, |sandbox| {
             let before = receipt(&sandbox.placement, &sandbox.limits).limits;
             sandbox.limits = sandbox
@@ -319,13 +339,10 @@ impl Backend for FakeBackend {
             sandbox.env.extend(late.env.clone());
             sandbox.files.extend(late.files.iter().map(|file| (file.path.clone(), file.bytes.clone())));
             sandbox.mounts.extend(late.mounts.iter().cloned());
-            sandbox.listeners.extend(listeners.iter().map(|(port, address, _)| (*port, *address)));
+            let listeners = sandbox.listen(&late.listeners)?;
             let now = receipt(&sandbox.placement, &sandbox.limits).limits;
             let limits = now.into_iter().filter(|limit| !before.contains(limit)).collect();
-            Ok(Bound {
-                amendment: Amendment { limits, mounts: Vec::new() },
-                listeners: listeners.into_iter().map(|(_, _, open)| open).collect(),
-            })
+            Ok(Bound { amendment: Amendment { limits, mounts: Vec::new() }, listeners })
         })
     }
 

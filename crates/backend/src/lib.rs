@@ -9,6 +9,7 @@ mod shared;
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use cubicle_guest::client::Listening;
 use cubicle_model::receipt::Amendment;
 use cubicle_model::{Binding, Fault, Isolation, Lifetime, Placement, Receipt, SandboxId};
 use serde::Serialize;
@@ -34,6 +35,9 @@ pub trait Backend: Send + Sync {
 
     /// Gives a ready sandbox what its user brings. What `Capabilities::binds_late` does not name is `Denied` and needs a
     /// new sandbox. A failure leaves the sandbox unfit for use; destroy it.
+    ///
+    /// A listener that is bound again is the same socket, with whatever waits there: that is how whoever comes back after
+    /// a crash gets it. Until then nobody inside can have its port.
     async fn bind(&self, id: SandboxId, late: &Binding) -> Result<Bound, Fault>;
 
     /// A new byte stream to the guest, before its greeting. May be called often.
@@ -100,7 +104,7 @@ pub struct Consumption {
 #[derive(Debug)]
 pub struct Bound {
     pub amendment: Amendment,
-    pub listeners: Vec<std::net::TcpListener>,
+    pub listeners: Vec<Listening>,
 }
 
 /// What the host can do, level by level.

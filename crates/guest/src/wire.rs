@@ -1,7 +1,7 @@
 //! What goes over a connection after the hello, and into the journal: shared by both ends.
 
 use cubicle_model::receipt::Amendment;
-use cubicle_model::{Command, ExecId, Exit, SandboxId};
+use cubicle_model::{Command, ExecId, Exit, Listener, SandboxId};
 use serde::{Deserialize, Serialize};
 
 /// Raw journal records, as they are in the file.
@@ -193,11 +193,20 @@ mod base64_bytes {
     }
 }
 
-/// The body of `POST /listen`, and of its answer; port 0 asks for any free one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// As many listeners as one request may ask for: their descriptors go with one message.
+pub const MOST_LISTENERS_AT_ONCE: usize = cubicle_sys::socket::MOST_DESCRIPTORS;
+
+/// The body of `POST /listen`. Whoever asks again for the same listener gets the same socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenRequest {
-    pub port: u16,
+    pub listeners: Vec<Listener>,
+}
+
+/// The answer to it, with the ports that were chosen. The descriptors beside it are in the same order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listened {
+    pub listeners: Vec<Listener>,
 }
 
 /// The body of `POST /accept/open`.

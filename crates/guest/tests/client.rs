@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use cubicle_guest::client::{ClientError, EntryKind, Event, ExecStream, Guest, OutputLimits, WriteFile};
+use cubicle_guest::client::{
+    ClientError, EntryKind, Event, ExecStream, Guest, Listening, OutputLimits, WriteFile,
+};
 use cubicle_guest::hello::Key;
 use cubicle_guest::journal::Kind;
 use cubicle_guest::wire::{BindRequest, ExecState, SignalName};
-use cubicle_model::{Command, ExecId, ExecSpec, Exit, SandboxId, Stdin, TtySize};
+use cubicle_model::{Command, ExecId, ExecSpec, Exit, Listener, SandboxId, Stdin, TtySize};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -381,9 +383,12 @@ async fn changes_are_watched_until_the_watch_is_dropped() {
 #[tokio::test]
 async fn a_port_inside_is_reached_and_a_listener_inside_is_handed_out() {
     let sandbox = Sandbox::start().await;
-    let listener = sandbox.guest.listen(0).await.unwrap();
+    let Ok([Listening::Udp(_), Listening::Tcp(listener)]) =
+        <[_; 2]>::try_from(sandbox.guest.listen(&[Listener::udp(0), Listener::tcp(0)]).await.unwrap())
+    else {
+        panic!("the listeners are not those that were asked for")
+    };
     let port = listener.local_addr().unwrap().port();
-    listener.set_nonblocking(true).unwrap();
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     let (mut tunnel, accepted) =
         within(async { tokio::join!(sandbox.guest.port(port), listener.accept()) }).await;
@@ -400,6 +405,41 @@ async fn a_port_inside_is_reached_and_a_listener_inside_is_handed_out() {
     drop(listener);
     let refused = within(sandbox.guest.port(1)).await.unwrap_err();
     assert!(matches!(refused, ClientError::Refused { .. }), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_listener_comes_back_to_whoever_comes_back_with_what_waited_there() {
+    let sandbox = Sandbox::start().await;
+    let listeners = sandbox.guest.listen(&[Listener::tcp(0).everywhere(), Listener::udp(0)]).await.unwrap();
+    let ports: Vec<u16> = listeners.iter().map(|listener| listener.port().unwrap()).collect();
+    let asked = [Listener::tcp(ports[0]).everywhere(), Listener::udp(ports[1])];
+    drop(listeners);
+    let mut waits = within(tokio::net::TcpStream::connect(("127.0.0.1", ports[0]))).await.unwrap();
+    let sender = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    sender.send_to(b"datagram", asked[1].socket_address()).await.unwrap();
+
+    // Another process: its first words are the hello and this request together.
+    let other = guest_with(sandbox.socket(), KEY, sandbox.guest.sandbox());
+    for _ in 0..3 {
+        let again = other.listen(&asked).await.unwrap();
+        assert_eq!(again.iter().map(|listener| listener.port().unwrap()).collect::<Vec<_>>(), ports);
+    }
+    let Ok([Listening::Tcp(tcp), Listening::Udp(udp)]) =
+        <[_; 2]>::try_from(other.listen(&asked).await.unwrap())
+    else {
+        panic!("the listeners are not those that were asked for")
+    };
+    let tcp = tokio::net::TcpListener::from_std(tcp).unwrap();
+    let (mut accepted, _) = within(tcp.accept()).await.unwrap();
+    accepted.write_all(b"at last").await.unwrap();
+    let mut heard = [0; 7];
+    within(waits.read_exact(&mut heard)).await.unwrap();
+    assert_eq!(&heard, b"at last");
+    let udp = tokio::net::UdpSocket::from_std(udp).unwrap();
+    let mut heard = [0; 16];
+    let (count, from) = within(udp.recv_from(&mut heard)).await.unwrap();
+    assert_eq!((&heard[..count], from), (&b"datagram"[..], sender.local_addr().unwrap()));
+    assert!(other.health().await.is_ok(), "the connection goes on");
 }
 
 #[tokio::test]

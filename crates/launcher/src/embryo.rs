@@ -5,6 +5,7 @@
 //! the sandbox before it had, because the next one mostly wants the same.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use cubicle_guest::hello::Key;
@@ -107,7 +108,7 @@ fn wait_and_be_born(
     };
     let user_namespace = user_namespace(&pairs, inherited.users.is_some())?;
     unshare(Namespaces::NET.and(Namespaces::IPC).and(Namespaces::UTS)).step(|| "make namespaces".into())?;
-    cubicle_sys::loopback::up().step(|| "switch on the loopback interface".into())?;
+    make_network().step(|| "make the network".into())?;
     // Directories get exactly the mode that a plan says.
     rustix::process::umask(Mode::empty());
     if let Some((root, mounts)) = inherited.likely {
@@ -144,6 +145,16 @@ fn wait_and_be_born(
         outside: inherited.outside,
     };
     Err(cradle.grow_up(launcher))
+}
+
+/// What a new network namespace needs for a gateway to stand in for everybody outside.
+fn make_network() -> io::Result<()> {
+    cubicle_sys::loopback::up()?;
+    // Without an address beside 127.0.0.1, programs that ask for names "as far as there is IPv4" find that there is none.
+    cubicle_sys::loopback::add_address(Ipv4Addr::new(127, 0, 0, 2))?;
+    // Pid 1 listens on ports 53, 80 and 443 and has no capability. The setting is that of the network namespace of whoever
+    // opens the file.
+    std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
 }
 
 /// `None` when the launcher is gone.

@@ -38,7 +38,9 @@ pub use isolation::{Isolation, Trust};
 pub use lease::{Lease, LeaseStatus};
 pub use limits::{Limit, LimitRequest, Limits};
 pub use name::{Name, UserName};
-pub use placement::{Binding, FileToWrite, Lifetime, Listener, Medium, Mount, Placement, Root};
+pub use placement::{
+    Binding, FileToWrite, Lifetime, ListenAddress, Listener, Medium, Mount, Placement, Protocol, Root,
+};
 pub use principal::{Principal, Proof, Scope};
 pub use receipt::Receipt;
 pub use sandbox::{Sandbox, SandboxState};

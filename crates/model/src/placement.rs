@@ -1,11 +1,15 @@
 //! What a place is asked to be, and what it is given later.
 
+mod listener;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Isolation, LimitRequest, Limits, SandboxId, Trust};
+
+pub use listener::{ListenAddress, Listener, Protocol};
 
 /// Everything a backend needs to know to make one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,10 +83,4 @@ pub struct Mount {
     pub target: PathBuf,
     #[serde(default)]
     pub read_only: bool,
-}
-
-/// A TCP port on the sandbox's loopback whose connections are accepted outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listener {
-    pub port: u16,
 }

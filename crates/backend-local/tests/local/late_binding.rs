@@ -34,7 +34,7 @@ async fn everything_that_binds_late_binds_together_and_amends_the_receipt() {
         }],
         limits,
         mounts: vec![Mount { source: shared, target: "/mnt/shared".into(), read_only: true }],
-        listeners: vec![Listener { port: 3128 }],
+        listeners: vec![Listener::tcp(3128)],
     };
     let bound = in_time("bind", backend.bind(place.id, &late)).await.unwrap();
     assert_eq!(bound.listeners.len(), 1);

@@ -10,5 +10,6 @@ mod everyday;
 mod furnishing;
 mod harness;
 mod late_binding;
+mod listeners;
 mod ordinary_user;
 mod workspaces;

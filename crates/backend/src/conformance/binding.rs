@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cubicle_guest::client::Listening;
 use cubicle_model::{Binding, FileToWrite, Kind, Lifetime, LimitRequest, Listener, Mount, SandboxId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -10,6 +11,9 @@ use tokio::net::TcpListener;
 use super::inside::Inside;
 use super::{Harness, Verdict, destroyed, insist, made};
 use crate::{Backend, Bound};
+
+/// Only a hang gets there.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A ready sandbox with this binding, or why this backend cannot have it.
 async fn bound(
@@ -104,32 +108,67 @@ pub async fn bind_gives_mounts(harness: &dyn Harness) -> Verdict {
 
 pub async fn bind_gives_listeners(harness: &dyn Harness) -> Verdict {
     let backend = harness.open().await;
-    let late =
-        Binding { listeners: vec![Listener { port: 3128 }, Listener { port: 8080 }], ..Default::default() };
-    let (id, mut bound) = match bound(harness, &backend, "listeners", &late).await {
+    let asked = [Listener::udp(53), Listener::tcp(3128), Listener::tcp(443).everywhere()];
+    let late = Binding { listeners: asked.into(), ..Default::default() };
+    let (id, bound) = match bound(harness, &backend, "listeners", &late).await {
         Ok(bound) => bound,
         Err(skipped) => return skipped,
     };
-    assert_eq!(bound.listeners.len(), 2);
-    // The second one was asked for as port 8080: what connects to that port inside arrives here.
-    let listener = bound.listeners.remove(1);
-    listener.set_nonblocking(true).expect("a socket can be made non-blocking");
-    let listener = TcpListener::from_std(listener).expect("a listening socket");
-    let outside = async {
-        let (mut connection, _) = listener.accept().await.expect("the listener works");
-        connection.write_all(b"from outside").await.expect("the connection works");
-        connection.shutdown().await.expect("the connection can be half closed");
-        let mut heard = Vec::new();
-        connection.read_to_end(&mut heard).await.expect("the connection ends");
-        heard
+    // What connects to the port that the second one was asked for arrives there.
+    let Ok([Listening::Udp(_), Listening::Tcp(listener), Listening::Tcp(_)]) =
+        <[Listening; 3]>::try_from(bound.listeners)
+    else {
+        panic!("the listeners are not what was asked for, in that order");
     };
     let inside = Inside::new(harness, &backend, id).await;
-    let both = async { tokio::join!(outside, inside.talk(8080, b"from inside")) };
+    let both = async { tokio::join!(answer(listener), inside.talk(3128, b"from inside")) };
     let (outside_heard, inside_heard) =
-        tokio::time::timeout(Duration::from_secs(20), both).await.expect("the two sides talk");
+        tokio::time::timeout(PATIENCE, both).await.expect("the two sides talk");
     assert_eq!(outside_heard, b"from inside");
     assert_eq!(inside_heard, b"from outside");
     Verdict::Holds
+}
+
+pub async fn a_listener_that_is_bound_again_has_what_waited_there(harness: &dyn Harness) -> Verdict {
+    let backend = harness.open().await;
+    let late = Binding { listeners: vec![Listener::tcp(3128)], ..Default::default() };
+    let (id, first) = match bound(harness, &backend, "listeners", &late).await {
+        Ok(bound) => bound,
+        Err(skipped) => return skipped,
+    };
+    assert!(first.amendment.is_empty(), "{:?}", first.amendment);
+    drop(first);
+    let inside = Inside::new(harness, &backend, id).await;
+    let outside = async {
+        // Nobody has the socket outside, and still it can be connected to.
+        let mut last = None;
+        for _ in 0..3 {
+            last =
+                insist(async || backend.bind(id, &late).await).await.expect("it binds again").listeners.pop();
+        }
+        let Some(Listening::Tcp(listener)) = last else { panic!("the listener is not there any more") };
+        answer(listener).await
+    };
+    let both = async {
+        let talk = inside.begin(3128, b"from inside").await;
+        tokio::join!(outside, talk.hear())
+    };
+    let (outside_heard, inside_heard) =
+        tokio::time::timeout(PATIENCE, both).await.expect("the two sides talk");
+    assert_eq!(outside_heard, b"from inside");
+    assert_eq!(inside_heard, b"from outside");
+    Verdict::Holds
+}
+
+/// Accepts one connection, says something and returns what it hears.
+async fn answer(listener: std::net::TcpListener) -> Vec<u8> {
+    let listener = TcpListener::from_std(listener).expect("a listening socket that does not block");
+    let (mut connection, _) = listener.accept().await.expect("the listener works");
+    connection.write_all(b"from outside").await.expect("the connection works");
+    connection.shutdown().await.expect("the connection can be half closed");
+    let mut heard = Vec::new();
+    connection.read_to_end(&mut heard).await.expect("the connection ends");
+    heard
 }
 
 pub async fn bind_of_what_cannot_be_bound_late_is_denied(harness: &dyn Harness) -> Verdict {
@@ -159,7 +198,7 @@ pub async fn bind_of_what_cannot_be_bound_late_is_denied(harness: &dyn Harness) 
                 ..Default::default()
             },
         ),
-        ("listeners", Binding { listeners: vec![Listener { port: 8080 }], ..Default::default() }),
+        ("listeners", Binding { listeners: vec![Listener::tcp(8080)], ..Default::default() }),
     ];
     let mut tried = 0;
     for (part, late) in one_of_each {

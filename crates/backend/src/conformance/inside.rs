@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cubicle_guest::client::{ClientError, Guest, OutputLimits};
+use cubicle_guest::client::{ClientError, Guest, OutputLimits, Tunnel};
 use cubicle_model::{Command, ExecId, ExecSpec, Exit, Fault, SandboxId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -52,12 +52,26 @@ impl<'a> Inside<'a> {
 
     /// Connects to a port inside, says something, and returns what it hears.
     pub(super) async fn talk(&self, port: u16, say: &[u8]) -> Vec<u8> {
+        self.begin(port, say).await.hear().await
+    }
+
+    /// Connects to a port inside and says something.
+    pub(super) async fn begin(&self, port: u16, say: &[u8]) -> Talk {
         let mut stream =
             insist(async || known(self.guest.port(port).await)).await.expect("the port can be reached");
         stream.write_all(say).await.expect("the connection works");
         stream.shutdown().await.expect("the connection can be half closed");
+        Talk(stream)
+    }
+}
+
+/// A connection to a port inside on which everything was said.
+pub(super) struct Talk(Tunnel);
+
+impl Talk {
+    pub(super) async fn hear(mut self) -> Vec<u8> {
         let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).await.expect("the connection ends");
+        self.0.read_to_end(&mut heard).await.expect("the connection ends");
         heard
     }
 }

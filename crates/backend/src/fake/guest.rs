@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cubicle_guest::client::Listening;
 use cubicle_guest::hello::{self, Key, Nonce};
 use cubicle_guest::journal::record::{Draft, Kind, encode_header};
 use cubicle_guest::wire;
@@ -269,17 +270,23 @@ fn route(sandbox: &mut Sandbox, now: Duration, script: &Script, request: &Reques
             }
             None => Answer::refuse("404 Not Found", "not_found", format!("there is no file /{path}")),
         },
-        ("GET", ["ports", port]) => {
-            match port.parse().ok().and_then(|port: u16| sandbox.listeners.get(&port)) {
-                Some(address) => Answer::Join(*address),
-                None => Answer::refuse(
-                    "502 Bad Gateway",
-                    "nobody_listens",
-                    format!("nobody listens on port {port}"),
-                ),
+        ("GET", ["ports", port]) => match port.parse().ok().and_then(|port| sandbox.stand_in(port)) {
+            Some(address) => Answer::Join(address),
+            None => {
+                Answer::refuse("502 Bad Gateway", "nobody_listens", format!("nobody listens on port {port}"))
             }
-        }
+        },
         _ => Answer::refuse("404 Not Found", "not_found", "the fake guest does not know this route"),
+    }
+}
+
+impl Sandbox {
+    /// Where the listener on this port is really to be found.
+    fn stand_in(&self, port: u16) -> Option<std::net::SocketAddr> {
+        self.listeners.iter().find_map(|(listener, kept)| match kept {
+            Listening::Tcp(kept) if listener.port == port => kept.local_addr().ok(),
+            _ => None,
+        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! The body of an answer, as it comes.
 
+use std::os::fd::OwnedFd;
+
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::Guest;
@@ -69,6 +71,11 @@ impl Body {
     /// How many entries of an archive the sandbox's user could not read; known when the body has ended.
     pub fn skipped(&self) -> Option<u64> {
         self.skipped
+    }
+
+    /// What came beside the head, where it was wanted; nothing later is taken.
+    pub(super) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        self.connection.as_mut().and_then(|connection| connection.descriptors.take()).unwrap_or_default()
     }
 
     /// The length of the rest, where it was announced. Nothing of it may have been read.

@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 
 use cubicle_model::SandboxId;
+use cubicle_sys::socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -35,6 +36,8 @@ pub(super) struct Connection {
     pub(super) stream: QuietStream,
     pub(super) incoming: Incoming,
     opening: Opening,
+    /// What came beside the bytes, while it is wanted. A plain read throws it away.
+    pub(super) descriptors: Option<Vec<OwnedFd>>,
     /// Whether an earlier request was answered on it.
     pub(super) used_before: bool,
 }
@@ -62,8 +65,13 @@ impl Connection {
         client: Nonce,
     ) -> Result<Self, ClientError> {
         let stream = QuietStream::new(stream).map_err(ClientError::Unavailable)?;
-        let mut connection =
-            Self { stream, incoming: Incoming::new(), opening: Opening::Done, used_before: false };
+        let mut connection = Self {
+            stream,
+            incoming: Incoming::new(),
+            opening: Opening::Done,
+            descriptors: None,
+            used_before: false,
+        };
         let greeting = connection.line(hello::parse_server_hello).await?;
         let line = hello::introduce(&greeting, identity.sandbox, &identity.key, client)?;
         connection.opening = Opening::ToSend { line: hello::line(&line), server: greeting.nonce, client };
@@ -91,12 +99,6 @@ impl Connection {
             Err(error) if is_closed(&error) => Ok(()),
             result => result.map_err(ClientError::Unavailable),
         }
-    }
-
-    /// Finishes the opening before anything else is said.
-    pub(super) async fn prove(&mut self, identity: &Identity) -> Result<(), ClientError> {
-        self.send(b"").await?;
-        self.check_proof(identity).await
     }
 
     /// Reads the head of the answer; checks the sandbox's proof before it, when that is still to come.
@@ -133,11 +135,23 @@ impl Connection {
 
     /// Receives something, with room for at least `wanted` bytes. Hanging up is a failure.
     pub(super) async fn receive(&mut self, wanted: usize) -> Result<(), ClientError> {
-        match self.stream.read(self.incoming.room(wanted)).await {
+        let Self { stream, incoming, descriptors, .. } = self;
+        let room = incoming.room(wanted);
+        let received = match descriptors {
+            None => stream.read(room).await,
+            Some(descriptors) => {
+                let receive = || socket::receive_with_all(stream.as_fd(), room, descriptors);
+                stream.read_with(receive).await
+            }
+        };
+        match received {
             Ok(0) => Err(ClientError::hung_up()),
             Ok(count) => {
-                self.incoming.received(count);
+                incoming.received(count);
                 Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(ClientError::Protocol("more descriptors came than are taken"))
             }
             Err(error) => Err(ClientError::Unavailable(error)),
         }

@@ -9,6 +9,7 @@ mod error;
 mod exec;
 mod files;
 mod incoming;
+mod listening;
 pub mod quiet;
 mod streams;
 
@@ -32,6 +33,7 @@ pub use files::{Change, Entry, EntryKind, FileBody, Listing, Unpacked, WatchStre
 use incoming::Head;
 #[doc(hidden)]
 pub use incoming::decode_for_fuzzing;
+pub use listening::Listening;
 pub use streams::{Parked, Tunnel};
 
 use crate::hello::{self, Key, Nonce};
@@ -70,6 +72,13 @@ enum Repeat {
     /// Carrying it out twice is as good as once.
     Safe,
     Never,
+}
+
+/// What is expected beside the bytes of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Descriptors,
 }
 
 /// An answer whose body is still on its connection.
@@ -142,6 +151,7 @@ impl Guest {
             return;
         }
         connection.incoming.shrink();
+        connection.descriptors = None;
         connection.used_before = true;
         let mut idle = self.idle();
         if idle.len() < MOST_IDLE {
@@ -151,21 +161,36 @@ impl Guest {
 
     /// Sends a request and reads the head of its answer. A status that is no success is an error.
     async fn request(&self, request: &[u8], repeat: Repeat) -> Result<Answer, ClientError> {
+        self.request_with(request, repeat, Beside::Nothing).await
+    }
+
+    async fn request_with(
+        &self,
+        request: &[u8],
+        repeat: Repeat,
+        beside: Beside,
+    ) -> Result<Answer, ClientError> {
         let connection = self.connection().await?;
         let reused = connection.used_before;
-        match self.request_on(connection, request).await {
+        match self.request_on(connection, request, beside).await {
             // Between two requests the sandbox may have closed a connection that it did not need any more.
             Err(Unanswered { error: ClientError::Unavailable(_), nothing_came: true })
                 if reused && repeat == Repeat::Safe =>
             {
                 let fresh = self.fresh_connection().await?;
-                self.request_on(fresh, request).await.map_err(|unanswered| unanswered.error)
+                self.request_on(fresh, request, beside).await.map_err(|unanswered| unanswered.error)
             }
             result => result.map_err(|unanswered| unanswered.error),
         }
     }
 
-    async fn request_on(&self, mut connection: Connection, request: &[u8]) -> Result<Answer, Unanswered> {
+    async fn request_on(
+        &self,
+        mut connection: Connection,
+        request: &[u8],
+        beside: Beside,
+    ) -> Result<Answer, Unanswered> {
+        connection.descriptors = (beside == Beside::Descriptors).then(Vec::new);
         let exchange = async {
             connection.send(request).await?;
             connection.head(&self.0.identity, false).await

@@ -1,28 +1,22 @@
-//! Streams other than requests and answers: TCP into a sandbox, listeners in it, streams that it opens; and what a
-//! sandbox is asked about itself.
+//! Streams other than requests and answers: TCP into a sandbox, streams that it opens; and what a sandbox is asked about
+//! itself.
 
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::net::TcpListener;
-use std::os::fd::OwnedFd;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
 use super::error::ClientError;
 use super::exec::to_json;
 use super::quiet::QuietStream;
-use super::{Guest, LONGEST_REFUSAL, PATIENCE, Repeat, head, json, request};
-use crate::wire::{BindRequest, DeadlineRequest, Health, ListenRequest, OpenRequest, Opened};
+use super::{Guest, PATIENCE, Repeat, head, json, request};
+use crate::wire::{BindRequest, DeadlineRequest, Health, OpenRequest, Opened};
 
 /// The line that a guest-opened stream begins with.
 const LONGEST_OPEN_LINE: usize = 1024;
-/// A sandbox sends one descriptor; more are closed.
-const DESCRIPTORS: usize = 4;
 
 /// A byte stream into a sandbox.
 #[derive(Debug)]
@@ -155,58 +149,5 @@ impl Guest {
             Err(ClientError::Protocol("the connection was not upgraded"))
         };
         tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(ClientError::too_late()))
-    }
-
-    /// Listens on the sandbox's loopback; connections are accepted by the caller. Only over a unix socket.
-    pub async fn listen(&self, port: u16) -> Result<TcpListener, ClientError> {
-        let request = request("POST /listen", &[], &to_json(&ListenRequest { port })?);
-        let exchange = async {
-            let mut connection = self.connection().await?;
-            // A plain read would throw the descriptor away, so nothing else may be on its way.
-            connection.prove(&self.0.identity).await?;
-            connection.send(&request).await?;
-            let received = receive_with_descriptor(&mut connection).await?;
-            let head = connection.head(&self.0.identity, false).await?;
-            self.judge(head, connection).await?.body.collect(LONGEST_REFUSAL).await?;
-            listener(received.ok_or(ClientError::Protocol("the listener is missing"))?)
-        };
-        tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(ClientError::too_late()))
-    }
-}
-
-async fn receive_with_descriptor(connection: &mut Connection) -> Result<Option<OwnedFd>, ClientError> {
-    let Connection { stream, incoming, .. } = connection;
-    let room = incoming.room(1);
-    let receive = || {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [IoSliceMut::new(room)];
-        let received =
-            recvmsg(&*stream, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)?;
-        let mut descriptors = ancillary.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-            _ => None,
-        });
-        // Iterating takes every descriptor; those that are not kept are closed.
-        let first = descriptors.by_ref().flatten().reduce(|first, _| first);
-        Ok((received.bytes, first))
-    };
-    let (count, descriptor) = stream.read_with(receive).await.map_err(ClientError::Unavailable)?;
-    if count == 0 {
-        return Err(ClientError::hung_up());
-    }
-    incoming.received(count);
-    Ok(descriptor)
-}
-
-/// A descriptor from a sandbox may be anything; it is used only as what it should be.
-fn listener(descriptor: OwnedFd) -> Result<TcpListener, ClientError> {
-    let is_listener = sockopt::socket_domain(&descriptor) == Ok(rustix::net::AddressFamily::INET)
-        && sockopt::socket_type(&descriptor) == Ok(rustix::net::SocketType::STREAM)
-        && sockopt::socket_protocol(&descriptor) == Ok(Some(rustix::net::ipproto::TCP))
-        && sockopt::socket_acceptconn(&descriptor) == Ok(true);
-    match is_listener {
-        true => Ok(TcpListener::from(descriptor)),
-        false => Err(ClientError::Protocol("the descriptor is not a listener")),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use cubicle_model::{Command, ExecSpec, Exit, SandboxId};
+use cubicle_model::{Command, ExecSpec, Exit, Listener, SandboxId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -288,10 +288,13 @@ async fn an_answer_that_is_too_long_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_descriptor_that_is_no_listener_is_not_taken() {
-    // An answer without a descriptor at all.
-    let (guest, _) = guest(vec![Script::Answers(vec![ok(r#"{"port":1}"#), Vec::new()])]);
-    assert!(matches!(guest.listen(1).await, Err(ClientError::Protocol("the listener is missing"))));
+async fn listeners_without_descriptors_are_not_taken() {
+    let said = r#"{"listeners":[{"protocol":"tcp","address":"loopback","port":1}]}"#;
+    let (guest, _) = guest(vec![Script::Answers(vec![ok(said), Vec::new()])]);
+    let refused = guest.listen(&[Listener::tcp(1)]).await;
+    assert!(matches!(refused, Err(ClientError::Protocol(_))), "{refused:?}");
+    let none = guest.listen(&[]).await;
+    assert!(matches!(none, Err(ClientError::Invalid(_))), "{none:?}");
 }
 
 #[tokio::test]

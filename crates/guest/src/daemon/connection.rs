@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -22,8 +23,8 @@ pub(super) struct Connection {
     pub(super) inbox: Vec<u8>,
     outbox: Vec<u8>,
     sent: usize,
-    /// Goes with the first byte of the outbox.
-    descriptor: Option<OwnedFd>,
+    /// They go with the first byte of the outbox.
+    descriptors: Vec<Arc<OwnedFd>>,
     /// Closed as soon as the outbox is empty.
     pub(super) closing: bool,
     /// The other side sends no more.
@@ -92,7 +93,7 @@ impl Connection {
             inbox,
             outbox: Vec::new(),
             sent: 0,
-            descriptor: None,
+            descriptors: Vec::new(),
             closing: false,
             read_closed: false,
             blocked: false,
@@ -129,8 +130,8 @@ impl Connection {
         self.blocked || (self.has_outgoing() && !is_held)
     }
 
-    pub(super) fn send_descriptor_with_next(&mut self, descriptor: OwnedFd) {
-        self.descriptor = Some(descriptor);
+    pub(super) fn send_descriptors_with_next(&mut self, descriptors: Vec<Arc<OwnedFd>>) {
+        self.descriptors = descriptors;
     }
 
     /// Whether more input is of use now.
@@ -176,14 +177,16 @@ impl Connection {
     pub(super) fn flush(&mut self) -> io::Result<Sent> {
         while self.has_outgoing() {
             let rest = &self.outbox[self.sent..];
-            let sent = match &self.descriptor {
-                Some(descriptor) => cubicle_sys::socket::send_with(self.fd.as_fd(), rest, descriptor.as_fd()),
-                None => rustix::net::send(&self.fd, rest, SendFlags::NOSIGNAL).map_err(Into::into),
+            let sent = if self.descriptors.is_empty() {
+                rustix::net::send(&self.fd, rest, SendFlags::NOSIGNAL).map_err(Into::into)
+            } else {
+                let beside: Vec<BorrowedFd<'_>> = self.descriptors.iter().map(|fd| fd.as_fd()).collect();
+                cubicle_sys::socket::send_with_all(self.fd.as_fd(), rest, &beside)
             };
             match sent {
                 Ok(sent) => {
                     self.sent += sent;
-                    self.descriptor = None;
+                    self.descriptors = Vec::new();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Blocked),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

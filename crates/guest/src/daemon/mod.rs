@@ -11,6 +11,7 @@ pub mod files;
 pub mod http;
 mod input;
 mod launch;
+mod listeners;
 mod oom;
 mod output;
 mod past;

@@ -4,7 +4,6 @@ use std::os::fd::AsFd;
 
 use cubicle_model::{ExecId, Receipt, TtySize};
 use cubicle_sys::{clock, terminal};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -14,7 +13,7 @@ use super::http::{self, Head, Refusal};
 use super::server::{Server, draft};
 use super::stream::{Format, Stream, Until};
 use super::tree::{self, Tag};
-use super::tunnel::{self, Greeting};
+use super::tunnel::Greeting;
 use super::{ending, files, signals, spec};
 use crate::hello;
 use crate::journal::Kind;
@@ -87,7 +86,7 @@ impl Server {
                 self.set_deadline(request.seconds);
                 Ok(Answer::Json(200, json!({ "deadline_seconds": self.deadline_seconds() })))
             }
-            ("POST", ["listen"]) => self.listen(connection, body),
+            ("POST", ["listen"]) => self.listen(connection, parse(body)?),
             ("POST", ["accept", "open"]) => self.open_parked(body),
             (
                 _,
@@ -269,30 +268,6 @@ impl Server {
         Ok(())
     }
 
-    /// Makes a listener on the sandbox's loopback and gives its descriptor away.
-    fn listen(&mut self, connection: &mut Connection, body: &[u8]) -> Result<Answer, Refusal> {
-        let request: wire::ListenRequest = parse(body)?;
-        let made = || {
-            let flags = SocketFlags::CLOEXEC;
-            let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-            rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
-            rustix::net::bind(&socket, &tunnel::loopback(request.port))?;
-            rustix::net::listen(&socket, 1024)?;
-            let address = std::net::SocketAddrV4::try_from(rustix::net::getsockname(&socket)?)?;
-            Ok::<_, rustix::io::Errno>((socket, address.port()))
-        };
-        let (socket, port) = made().map_err(|error| {
-            Refusal::new(
-                409,
-                "port_taken",
-                format!("cannot listen on port {} of the sandbox: {error}", request.port),
-            )
-            .hint("choose another port, or 0 for any free one")
-        })?;
-        connection.send_descriptor_with_next(socket);
-        Ok(Answer::Json(200, to_value(&wire::ListenRequest { port })))
-    }
-
     /// Opens a parked connection from the guest's side and joins it with a port of the sandbox.
     fn open_parked(&mut self, body: &[u8]) -> Result<Answer, Refusal> {
         let request: wire::OpenRequest = parse(body)?;
@@ -321,7 +296,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
         .map_err(|error| Refusal::invalid(format!("the body is not what is expected: {error}")))
 }
 
-fn to_value(value: &impl serde::Serialize) -> Value {
+pub(super) fn to_value(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).expect("the daemon's answers have only string keys")
 }
 

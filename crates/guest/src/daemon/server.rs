@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::connection::{Connection, Phase};
 use super::exec::{Execs, Which};
+use super::listeners::Listeners;
 use super::oom::OomCounter;
 use super::past::Past;
 use super::slots::Slots;
@@ -131,6 +132,7 @@ pub(super) struct Server {
     pub(super) connections: Slots<Connection>,
     pub(super) parked: VecDeque<u64>,
     pub(super) tunnels: Slots<Tunnel>,
+    pub(super) listeners: Listeners,
     pub(super) workers: Workers,
     pub(super) oom: OomCounter,
     pub(super) receipt: Option<String>,
@@ -180,6 +182,7 @@ impl Server {
             connections: Slots::new(),
             parked: VecDeque::new(),
             tunnels: Slots::new(),
+            listeners: Listeners::default(),
             workers: Workers::default(),
             oom: OomCounter::new(config.oom_events),
             receipt: config.receipt,

@@ -57,7 +57,7 @@ pub(super) enum Greeting {
 }
 
 /// The sandbox's own loopback address.
-pub(super) fn loopback(port: u16) -> SocketAddrV4 {
+fn loopback(port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
 }
 

@@ -1,7 +1,10 @@
 use std::io::{BufRead, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
 
+use cubicle_guest::wire;
+use cubicle_model::Listener;
+use rustix::net::{AddressFamily, SocketType};
 use serde_json::json;
 
 use crate::support::*;
@@ -54,27 +57,110 @@ fn a_port_where_nobody_listens_is_a_clear_error() {
     }
 }
 
+/// Asks for listeners and takes the descriptors that come with the answer.
+fn listen(sandbox: &Sandbox, listeners: &[Listener]) -> (Vec<Listener>, Vec<OwnedFd>) {
+    let mut client = sandbox.connect();
+    client.send("POST", "/listen", "", json!({ "listeners": listeners }).to_string().as_bytes());
+    let (mut bytes, mut descriptors) = ([0; 4096], Vec::new());
+    let stream = client.stream.get_ref().as_fd();
+    let read = cubicle_sys::socket::receive_with_all(stream, &mut bytes, &mut descriptors).unwrap();
+    let answer = String::from_utf8_lossy(&bytes[..read]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let listened: wire::Listened = serde_json::from_str(body).unwrap();
+    (listened.listeners, descriptors)
+}
+
 #[test]
 fn a_listener_made_in_the_sandbox_is_accepted_outside() {
     let sandbox = Sandbox::start();
-    let mut client = sandbox.connect();
-    client.send("POST", "/listen", "", json!({ "port": 0 }).to_string().as_bytes());
-    let mut bytes = [0; 4096];
-    let (read, descriptor) =
-        cubicle_sys::socket::receive_with(client.stream.get_ref().as_fd(), &mut bytes).unwrap();
-    let answer = String::from_utf8_lossy(&bytes[..read]).into_owned();
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    let listener = TcpListener::from(descriptor.expect("a descriptor comes with the answer"));
-    let port = listener.local_addr().unwrap().port();
-    assert!(answer.contains(&format!("{{\"port\":{port}}}")), "{answer}");
-    let mut inside = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-    let (mut outside, _) = listener.accept().unwrap();
+    let asked = [Listener::tcp(0), Listener::udp(0), Listener::tcp(0).everywhere()];
+    let (made, descriptors) = listen(&sandbox, &asked);
+    let [tcp, udp, everywhere] = descriptors.try_into().expect("as many as were asked for");
+    for (made, asked) in made.iter().zip(asked) {
+        assert_eq!(Listener { port: 0, ..*made }, asked);
+    }
+    let tcp = TcpListener::from(tcp);
+    assert_eq!(tcp.local_addr().unwrap(), made[0].socket_address().into());
+    let mut inside = TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
+    let (mut outside, _) = tcp.accept().unwrap();
     inside.write_all(b"ping").unwrap();
     let mut got = [0; 4];
     outside.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"ping");
-    let taken = sandbox.json("POST", "/listen", &json!({ "port": port }));
+
+    let udp = UdpSocket::from(udp);
+    let inside = UdpSocket::bind("127.0.0.1:0").unwrap();
+    inside.send_to(b"question", made[1].socket_address()).unwrap();
+    wait_until("the datagram is there", || udp.peek(&mut [0; 16]).is_ok());
+    let mut got = [0; 16];
+    let (count, from) = udp.recv_from(&mut got).unwrap();
+    assert_eq!((&got[..count], from), (&b"question"[..], inside.local_addr().unwrap()));
+
+    let everywhere = TcpListener::from(everywhere);
+    let to = SocketAddrV4::new(Ipv4Addr::new(127, 128, 3, 4), made[2].port);
+    let _inside = TcpStream::connect(to).unwrap();
+    let (outside, _) = everywhere.accept().unwrap();
+    assert_eq!(outside.local_addr().unwrap(), to.into(), "the name that was meant can be told");
+}
+
+#[test]
+fn nobody_can_take_the_port_of_a_listener_that_was_let_go() {
+    let sandbox = Sandbox::start();
+    let asked = [Listener::tcp(0), Listener::udp(0), Listener::tcp(0).everywhere()];
+    let (made, descriptors) = listen(&sandbox, &asked);
+    drop(descriptors);
+    let _waits = TcpStream::connect(made[0].socket_address()).unwrap();
+    for address in ["127.0.0.1", "0.0.0.0", "127.128.0.9"] {
+        // The standard library allows others the address of a TCP listener, and so tries what an intruder would.
+        if address != "127.128.0.9" {
+            assert!(TcpListener::bind((address, made[0].port)).is_err(), "{address}");
+            assert!(UdpSocket::bind((address, made[1].port)).is_err(), "{address}");
+        }
+        assert!(TcpListener::bind((address, made[2].port)).is_err(), "{address}");
+    }
+    let sharing = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&sharing, true).unwrap();
+    rustix::net::sockopt::set_socket_reuseport(&sharing, true).unwrap();
+    assert!(rustix::net::bind(&sharing, &made[1].socket_address()).is_err());
+    let taken = sandbox.json("POST", "/listen", &json!({ "listeners": [made[0].everywhere()] }));
     assert_eq!((taken.status, taken.code().as_str()), (409, "port_taken"));
+
+    let (again, descriptors) = listen(&sandbox, &made);
+    assert_eq!(again, made);
+    let mut descriptors = descriptors.into_iter();
+    let tcp = TcpListener::from(descriptors.next().unwrap());
+    assert!(tcp.accept().is_ok(), "the connection that waited is there");
+}
+
+#[test]
+fn a_request_for_listeners_that_makes_no_sense_is_refused_and_makes_none() {
+    let sandbox = Sandbox::start();
+    let refused = |listeners: serde_json::Value| {
+        let reply = sandbox.json("POST", "/listen", &json!({ "listeners": listeners }));
+        (reply.status, reply.code())
+    };
+    let tcp = |port: u16| json!(Listener::tcp(port));
+    let invalid = (400, "invalid".to_owned());
+    assert_eq!(refused(json!([])), invalid);
+    assert_eq!(refused(json!(vec![tcp(0); 17])), invalid);
+    assert_eq!(refused(json!([tcp(5000), tcp(5000)])), invalid);
+    assert_eq!(refused(json!([{ "protocol": "sctp", "address": "loopback", "port": 1 }])), invalid);
+    assert_eq!(refused(json!([{ "protocol": "tcp", "address": "10.0.0.1", "port": 1 }])), invalid);
+    assert_eq!(refused(json!([{ "protocol": "tcp", "address": "loopback", "port": 65536 }])), invalid);
+    assert_eq!(sandbox.json("POST", "/listen", &json!({ "port": 80 })).code(), "invalid");
+
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let taken = other.local_addr().unwrap().port();
+    assert_eq!(refused(json!([Listener::udp(port), tcp(taken)])), (409, "port_taken".to_owned()));
+    assert!(UdpSocket::bind(("127.0.0.1", port)).is_ok(), "after a refusal nothing is kept");
+    for _ in 0..4 {
+        listen(&sandbox, &[Listener::tcp(0); 16]);
+    }
+    assert_eq!(refused(json!([tcp(0)])), (429, "too_many_listeners".to_owned()));
 }
 
 #[test]

@@ -316,6 +316,7 @@ pub(crate) const SYSCTLS: &[&str] = &[
     "fs/file-max",
     "fs/suid_dumpable",
     "net/ipv4/ip_forward",
+    "net/ipv4/ip_unprivileged_port_start",
     "user/max_user_namespaces",
 ];
 

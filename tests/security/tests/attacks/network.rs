@@ -4,9 +4,11 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
+use cubicle_backend::Backend;
+use cubicle_model::{Binding, Listener};
 use rustix::io::Errno;
 
-use crate::arena::{Arena, token};
+use crate::arena::{Arena, skip, token};
 
 const EPERM: i32 = Errno::PERM.raw_os_error();
 const EACCES: i32 = Errno::ACCESS.raw_os_error();
@@ -64,7 +66,53 @@ fn sandbox_cannot_ask_name_servers() {
     for server in ["8.8.8.8:53", "1.1.1.1:53", "[2001:4860:4860::8888]:53"] {
         arena.attack_from(arena.attacker, &["send", server]).refused(&[UNREACHABLE]);
     }
-    assert_eq!(arena.attack(&["read", "/etc/resolv.conf"]).saw(), "");
+    // The only one it knows is itself, where nobody answers unless the gateway does.
+    let servers = arena.attack(&["read", "/etc/resolv.conf"]).saw().to_owned();
+    let servers: Vec<&str> = servers.lines().filter_map(|line| line.strip_prefix("nameserver ")).collect();
+    assert_eq!(servers, ["127.0.0.1"]);
+    arena.attack(&["connect", "127.0.0.1:53"]).refused(&[REFUSED]);
+}
+
+#[test]
+fn sandbox_may_listen_on_low_ports_and_the_host_allows_them_no_more_than_before() {
+    let setting = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
+    let before = std::fs::read_to_string(setting).expect("the host has the setting");
+    if before.trim() == "0" {
+        return skip("everybody on this host may listen on every port already");
+    }
+    let Some(arena) = Arena::enter() else { return };
+    // Sandboxes were made by now, and their own setting is another one.
+    assert_eq!(arena.attack(&["read", setting]).saw().trim(), "0");
+    let (listener, said) = arena.begin(arena.neighbour, &["listen", "80"]);
+    assert_eq!(said, "listening");
+    arena.end(arena.neighbour, &listener);
+    let fresh = arena.fresh(cubicle_model::LimitRequest::default());
+    assert_eq!(fresh.attack(&["read", setting]).saw().trim(), "0");
+    assert_eq!(std::fs::read_to_string(setting).expect("the host has the setting"), before);
+}
+
+#[test]
+fn sandbox_cannot_take_the_port_of_a_listener_while_nobody_is_there() {
+    let Some(arena) = Arena::enter() else { return };
+    let fresh = arena.fresh(cubicle_model::LimitRequest::default());
+    let listeners = vec![Listener::udp(53), Listener::tcp(3128), Listener::tcp(443).everywhere()];
+    let late = Binding { listeners, ..Binding::default() };
+    let bound = arena.wait(arena.backend.bind(fresh.id, &late)).expect("listeners are given");
+    drop(bound);
+    let taken = [Errno::ADDRINUSE.raw_os_error()];
+    for (protocol, address) in [
+        ("udp", "127.0.0.1:53"),
+        ("udp", "0.0.0.0:53"),
+        ("tcp", "127.0.0.1:3128"),
+        ("tcp", "0.0.0.0:3128"),
+        ("tcp", "127.0.0.1:443"),
+        ("tcp", "127.128.0.7:443"),
+    ] {
+        arena.attack_from(fresh.id, &["share-port", protocol, address]).refused(&taken);
+    }
+    let again = arena.wait(arena.backend.bind(fresh.id, &late)).expect("listeners come back");
+    assert_eq!(again.listeners.len(), 3);
+    arena.unharmed();
 }
 
 #[test]

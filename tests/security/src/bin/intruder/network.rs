@@ -52,6 +52,7 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
             let _ = std::io::stdout().flush();
             listener.accept().map(|_| "somebody came".into()).map_err(|error| number(&error))
         }
+        ("share-port", [protocol, at]) => share_port(protocol, at.parse().ok()?),
         ("socket", [family, kind, protocol]) => {
             let [family, kind, protocol]: [usize; 3] =
                 [family.parse().ok()?, kind.parse().ok()?, protocol.parse().ok()?];
@@ -118,6 +119,28 @@ pub(crate) fn attack(name: &str, arguments: &[&str]) -> Option<Outcome> {
         }
         _ => return None,
     })
+}
+
+/// Binds a port that somebody has, with everything set that would let the two share it, and would then take what comes.
+fn share_port(protocol: &str, at: std::net::SocketAddrV4) -> Outcome {
+    let kind = if protocol == "udp" { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
+    let socket = call(libc::SYS_socket, &[libc::AF_INET as usize, kind as usize, 0])? as usize;
+    let yes = 1i32;
+    for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
+        call(
+            libc::SYS_setsockopt,
+            &[socket, libc::SOL_SOCKET as usize, option as usize, address(&yes), size_of_val(&yes)],
+        )?;
+    }
+    let mut place = [0u8; 16];
+    place[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+    place[2..4].copy_from_slice(&at.port().to_be_bytes());
+    place[4..8].copy_from_slice(&at.ip().octets());
+    call(libc::SYS_bind, &[socket, address(&place), place.len()])?;
+    if kind == libc::SOCK_STREAM {
+        call(libc::SYS_listen, &[socket, 8])?;
+    }
+    Ok("the port is shared".into())
 }
 
 /// Tries every family of sockets but the ordinary ones, and every kind of netlink but routes.
