@@ -127,7 +127,7 @@ enum Reply {
 }
 
 impl TermsText {
-    pub fn new(terms: &Terms, policy: Policy) -> Self {
+    pub fn new(policy: Policy, credentials: &[Credential], bases: &[Base], record: bool) -> Self {
         let credential = |credential: &Credential| CredentialText {
             name: credential.name.clone(),
             secret: credential.secret.as_ref().map(|secret| STANDARD.encode(secret.reveal())),
@@ -149,9 +149,9 @@ impl TermsText {
         };
         Self {
             policy,
-            credentials: terms.credentials.iter().map(credential).collect(),
-            bases: terms.bases.iter().map(base).collect(),
-            record: terms.record,
+            credentials: credentials.iter().map(credential).collect(),
+            bases: bases.iter().map(base).collect(),
+            record,
         }
     }
 

@@ -116,7 +116,7 @@ async fn exchange(
     let wire = place.take().ok_or(io::ErrorKind::NotConnected)?;
     let exchange = async {
         wire.send(&call, descriptor.as_ref().map(AsFd::as_fd)).await?;
-        wire.receive::<Reply>().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        wire.receive::<Reply>().await?.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
     };
     let (reply, _) = timeout(DEADLINE, exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     *place = Some(wire);

@@ -103,7 +103,7 @@ async fn secrets_and_bases_and_recordings_go_over_the_socket() {
         record: true,
         ..Terms::of(ruleset(policy))
     };
-    let terms = TermsText::new(&terms, policy.parse().unwrap());
+    let terms = TermsText::new(policy.parse().unwrap(), &terms.credentials, &terms.bases, terms.record);
     assert!(!format!("{terms:?}{:?}", terms.credentials).contains("secret-value"));
     remote.attach(sandbox, terms).await.unwrap();
     assert!(get(proxy, "http://api.egress.internal/v1").await.ends_with('x'));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cubicle_egress::control::TermsText;
 use cubicle_guest::client::Guest;
@@ -12,6 +13,9 @@ use tracing::{debug, warn};
 
 use super::{App, Caller};
 use crate::egress::{Account, Egress, Sockets};
+
+/// Another server may have changed what holds.
+const REFRESH: Duration = Duration::from_secs(5);
 
 /// What holds for a lease and what it has used.
 #[derive(Debug)]
@@ -163,7 +167,10 @@ impl App {
                 Policy::none()
             }
         };
-        Ok(TermsText { policy, credentials: Vec::new(), bases: Vec::new(), record: lease.egress.record })
+        let bound = self.credentials_for(&lease.tenant, &lease.template).await?;
+        let bases: Vec<_> = bound.iter().filter_map(|bound| bound.base.clone()).collect();
+        let credentials: Vec<_> = bound.into_iter().map(|bound| bound.credential).collect();
+        Ok(TermsText::new(policy, &credentials, &bases, lease.egress.record))
     }
 
     async fn policy_of(&self, lease: &Lease) -> Result<(Policy, SaidBy), Fault> {
@@ -204,6 +211,23 @@ impl App {
             self.keep_bill(&lease, outlet.sandbox, account.bill).await;
         }
         Ok(())
+    }
+
+    /// Refreshes now and then, and whenever a template or a secret was changed here.
+    pub(crate) async fn keep_egress_fresh(self: Arc<Self>) {
+        let Some(egress) = self.egress.clone() else { return };
+        let mut secrets = self.secrets.changes();
+        loop {
+            // Dropping any of them loses nothing: a round looks at everything.
+            tokio::select! {
+                () = tokio::time::sleep(REFRESH) => {}
+                () = egress.look_again.notified() => {}
+                _ = secrets.changed() => {}
+            }
+            if let Err(fault) = self.refresh_egress().await {
+                warn!(error = %fault, "the gateway cannot be told what holds now; the next round comes");
+            }
+        }
     }
 
     /// What holds for a lease is told to the gateway, and holds when this returns.

@@ -115,6 +115,9 @@ impl App {
         let template = self.store.put_template(caller.context(self), at, recipe, version).await?;
         self.templates.forget();
         self.room_changed.notify_one();
+        if let Some(egress) = &self.egress {
+            egress.look_again.notify_one();
+        }
         Ok(template)
     }
 

@@ -18,6 +18,8 @@ use cubicle_model::egress::{
 };
 use cubicle_model::{Fault, Kind, LeaseId, Name, SandboxId, TemplateRef};
 
+use tokio::sync::Notify;
+
 use gateway::Gateway;
 pub(crate) use outlet::{Account, Outlet};
 pub use settings::{EgressSettings, StartGateway, StartedGateway};
@@ -35,6 +37,8 @@ pub(crate) struct Egress {
     own: OwnAddresses,
     gateway: Gateway,
     outlets: Mutex<HashMap<SandboxId, Arc<Outlet>>>,
+    /// What holds may have changed.
+    pub(crate) look_again: Notify,
 }
 
 impl Egress {
@@ -58,6 +62,7 @@ impl Egress {
             bundles: read,
             own: addresses,
             outlets: Mutex::default(),
+            look_again: Notify::new(),
         })
     }
 

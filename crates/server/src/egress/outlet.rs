@@ -139,7 +139,7 @@ impl Outlet {
     }
 
     /// What was used so far. Where the gateway does not answer, what was known of it last.
-    pub(crate) async fn account(&self, gateway: &Gateway) -> Account {
+    pub(super) async fn account(&self, gateway: &Gateway) -> Account {
         let mut link = self.link.lock().await;
         if let Some((living, attached)) = link.with(gateway) {
             let record = attached.told.record;

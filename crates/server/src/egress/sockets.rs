@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cubicle_egress::control::ListenerKind;
+use cubicle_guest::client::quiet::watch;
 use cubicle_guest::client::{Guest, Listening};
 use cubicle_model::egress::{Policy, Ports, Scheme, Statement};
 use cubicle_model::{Fault, Listener};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 /// Where the HTTP proxy and SOCKS5 are.
 const PROXY: u16 = 3128;
@@ -72,7 +72,7 @@ impl Sockets {
         let watched = self
             .0
             .iter()
-            .map(|(_, _, socket)| AsyncFd::with_interest(Arc::clone(socket), Interest::READABLE))
+            .map(|(_, _, socket)| watch(socket.try_clone()?, Interest::READABLE))
             .collect::<io::Result<Vec<_>>>()?;
         if watched.is_empty() {
             std::future::pending::<()>().await;

@@ -22,12 +22,12 @@ const SECRETS_EVERY: Duration = Duration::from_secs(2);
 pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     adopt::adopt(app).await?;
     every(app, "sweep", app.settings.sweep_every, |app| async move { app.sweep().await });
-    every(app, "egress", Duration::from_secs(5), |app| async move { app.refresh_egress().await });
     app.reseal_secrets().await?;
     every(app, "secrets", SECRETS_EVERY, |app| async move { app.look_at_secrets().await });
     every(app, "retention", Duration::from_secs(60), |app| async move { retention::forget(&app).await });
     // What is left over when it is dropped is noted by the stop.
     tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).tell_tidings()));
+    tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).keep_egress_fresh()));
     let expiry = Arc::clone(app);
     app.tasks.spawn(async move {
         expiry.stopping.clone().run_until_cancelled_owned(expire_leases(expiry)).await;

@@ -73,7 +73,6 @@ pub(crate) struct Holding {
 
 /// A secret that goes out from a sandbox, and how programs inside reach its host.
 #[derive(Debug, Clone)]
-#[allow(dead_code, reason = "for the gateway")]
 pub(crate) struct Bound {
     pub(crate) credential: Credential,
     pub(crate) base: Option<Base>,
@@ -102,7 +101,6 @@ impl Secrets {
 
     /// Tells of every change: whoever gave a sandbox its credentials gives them again. Subscribe, or note the number, before
     /// asking for credentials.
-    #[allow(dead_code, reason = "for the gateway")]
     pub(crate) fn changes(&self) -> watch::Receiver<Changes> {
         self.changes.subscribe()
     }
@@ -130,7 +128,6 @@ impl Secrets {
 
 impl App {
     /// What is added to requests from sandboxes of a template.
-    #[allow(dead_code, reason = "for the gateway")]
     pub(crate) async fn credentials_for(
         &self,
         tenant: &Name,
