@@ -27,6 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "backend-local",
             "store",
             "api",
+            "egress",
             "server",
             "tests-leftovers",
             "tests-postgresql",
