@@ -2,6 +2,7 @@
 
 mod administration;
 mod control;
+mod egress;
 mod local;
 mod texts;
 
@@ -15,6 +16,7 @@ pub(crate) use administration::{
     Audit, AuditLs, AuditVerify, Events, KeyCreate, Keys, Template, TemplatePut, Tenant, TenantSet,
 };
 pub(crate) use control::{Cp, Exec, Kill, Lease, LeaseCreate, LeaseLs, Logs, Ps, Shell};
+pub(crate) use egress::{Egress, EgressCheck, EgressExplain, EgressGateway};
 pub(crate) use local::{Bench, How, Ls, OneSandbox, Rm, Run, SandboxOptions, Shape, Up};
 
 /// Runs programs in sandboxes of their own, on this machine or on a server.
@@ -121,6 +123,9 @@ pub(crate) enum Verb {
     /// Make and list tenants, and change their quotas
     #[command(subcommand)]
     Tenant(Tenant),
+    /// Show what sandboxes may reach, and why something is allowed or denied
+    #[command(subcommand, after_help = texts::EGRESS)]
+    Egress(Egress),
     /// Measure this host against starting a process directly, and against the peers that are installed
     Bench(Bench),
     /// Print a completion script for a shell
@@ -133,6 +138,9 @@ pub(crate) enum Verb {
     },
     /// Run a small program in the strongest sandbox this host has, and show its receipt
     FirstRun,
+    /// The way out of all sandboxes, as a process; started by a server
+    #[command(hide = true)]
+    EgressGateway(EgressGateway),
     /// Print a reference as Markdown
     #[command(hide = true)]
     Reference {
@@ -165,12 +173,15 @@ impl Verb {
             Self::Keys(Keys::Ls(shape)) => shape.json,
             Self::Audit(Audit::Ls(args)) => args.shape.json,
             Self::Audit(Audit::Verify(args)) => args.shape.json,
+            Self::Egress(Egress::Bundles(shape)) => shape.json,
+            Self::Egress(Egress::Explain(args)) => args.shape.json,
+            Self::Egress(Egress::Check(args)) => args.shape.json,
             Self::Template(Template::Ls(shape)) | Self::Tenant(Tenant::Ls(shape)) => shape.json,
             Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun | Self::Up(_) => false,
             Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => false,
             Self::Lease(Lease::Release(_)) | Self::Keys(Keys::Revoke(_)) => false,
             Self::Audit(Audit::Export | Audit::Heads) => false,
-            Self::Template(_) | Self::Tenant(_) | Self::Reference { .. } => false,
+            Self::Template(_) | Self::Tenant(_) | Self::Reference { .. } | Self::EgressGateway(_) => false,
         }
     }
 }

@@ -4,6 +4,8 @@ pub(crate) mod audit;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod doctor;
+pub(crate) mod egress;
+pub(crate) mod egress_gateway;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod first_run;

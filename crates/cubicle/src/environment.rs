@@ -38,8 +38,15 @@ impl Environment {
 }
 
 #[cfg(test)]
+impl Environment {
+    pub(crate) fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        Self { variables: pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect() }
+    }
+}
+
+#[cfg(test)]
 impl<const N: usize> From<[(&str, &str); N]> for Environment {
     fn from(pairs: [(&str, &str); N]) -> Self {
-        Self { variables: pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect() }
+        Self::from_pairs(pairs)
     }
 }

@@ -3,13 +3,16 @@
 mod args;
 mod attend;
 mod bench;
+mod bundles;
 mod commands;
 mod context;
 mod control_plane;
 mod data_dir;
 mod environment;
 mod failure;
+mod gateway;
 mod input;
+mod limits;
 mod local;
 mod log;
 mod output;
@@ -21,6 +24,7 @@ mod target;
 mod terminal;
 mod traces;
 mod values;
+mod web_address;
 
 use clap::Parser;
 use cubicle_model::{Fault, Kind};
@@ -58,6 +62,8 @@ fn carry_out(cli: Cli) -> Result<Ending, Failure> {
     match cli.command {
         Verb::Completions { shell } => return Ok(commands::completions::completions(shell)?),
         Verb::Reference { of } => return Ok(commands::reference::reference(of)?),
+        // Has a runtime of its own, and gives up its rights before it has threads.
+        Verb::EgressGateway(args) => return Ok(commands::egress_gateway::egress_gateway(&args)?),
         _ => {}
     }
     // A server has many callers; everything else waits for one thing at a time.
@@ -98,8 +104,10 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Audit(verb) => commands::audit::audit(verb, &context).await?,
         Verb::Template(verb) => commands::template::template(verb, &context).await?,
         Verb::Tenant(verb) => commands::tenant::tenant(verb, &context).await?,
+        Verb::Egress(verb) => commands::egress::egress(verb, &context)?,
         Verb::FirstRun => commands::first_run::first_run(&context).await?,
         Verb::Completions { shell } => commands::completions::completions(*shell)?,
         Verb::Reference { of } => commands::reference::reference(*of)?,
+        Verb::EgressGateway(args) => commands::egress_gateway::egress_gateway(args)?,
     })
 }

@@ -1,6 +1,7 @@
 //! Settings from flags, environment and `cubicle.toml`, in this order. An unknown key is an error that names the
 //! nearest known one.
 
+mod egress;
 mod file;
 mod keys;
 
@@ -19,6 +20,7 @@ use cubicle_server::TokenRequest;
 use crate::args::SandboxOptions;
 use crate::environment::Environment;
 use crate::values::{Cores, Span};
+pub(crate) use egress::Egress;
 pub(crate) use keys::reference;
 use keys::{KEYS, Key};
 
@@ -33,6 +35,7 @@ pub(crate) struct Settings {
     pub(crate) trust: Option<Trust>,
     pub(crate) limits: LimitRequest,
     pub(crate) server: Server,
+    pub(crate) egress: Egress,
 }
 
 /// What a server is told, and which one is asked; everything has a default.
@@ -123,6 +126,7 @@ impl Settings {
                 ..LimitRequest::default()
             },
             server: Server::default(),
+            egress: Egress::default(),
         };
         let mut all = asked.over(self.clone());
         // A directory of the host has no size to enforce, so a size that the file or the environment sets for every
@@ -159,11 +163,15 @@ impl Settings {
                 journal: high.journal.or(low.journal),
             },
             server: self.server.over(below.server),
+            egress: self.egress.over(below.egress),
         }
     }
 
     /// Sets one key of `KEYS` from its text. `at` names where the text stands, for the error.
     fn set(&mut self, key: &str, text: &str, at: &str) -> Result<(), Fault> {
+        if let Some(set) = self.egress.set(key, text, at) {
+            return set;
+        }
         let (limits, server) = (&mut self.limits, &mut self.server);
         match key {
             "data_dir" => self.data_dir = Some(PathBuf::from(text)),
@@ -318,6 +326,8 @@ mod tests {
             "limits.wall_time" => "2h",
             "server.listen" => "127.0.0.1:7000",
             "server.url" | "server.otlp_endpoint" => "http://127.0.0.1:7000",
+            "egress.access_log" | "egress.extra_roots" => "/srv/file",
+            path if path.starts_with("egress.") => "https://service.example/path",
             "server.token_scopes" => "read, manage",
             _ => "1048576",
         };
@@ -338,6 +348,8 @@ mod tests {
             ("memory = '1G'", "limits.memory"),
             ("[limit]\nmemory = '1G'", "limits.memory"),
             ("[limits]\ndata_dir = '/x'", "data_dir"),
+            ("[egress]\npython_indx = 'https://a.example'", "egress.python_index"),
+            ("[egress.bundels]\nmine = 'allow a.example'", "egress.bundles.mine"),
         ];
         for (toml, suggestion) in table {
             let fault = load(toml, &Environment::default()).unwrap_err();
@@ -353,6 +365,39 @@ mod tests {
         let fault = load("", &Environment::from([("CUBICLE_MEMROY", "1G")])).unwrap_err();
         assert_eq!(fault.way_out(), Some("did you mean 'CUBICLE_MEMORY'?"));
         load("", &Environment::from([("CUBICLE_TEST_KEEP", "1")])).unwrap();
+    }
+
+    #[test]
+    fn a_bundle_of_the_file_is_checked_where_it_stands() {
+        let settings = load("[egress.bundles]\nmine = 'allow a.example'\ngit = ''", &Environment::default());
+        let names: Vec<String> = settings.unwrap().egress.bundles.keys().map(ToString::to_string).collect();
+        assert_eq!(names, ["git", "mine"]);
+        for (toml, part) in [
+            (
+                "[egress.bundles]\nmine = \"\"\"\nallow a.example\nallow b_c.example\"\"\"",
+                "'@mine': line 2, column 8",
+            ),
+            ("[egress.bundles]\nMine = 'allow a.example'", "'Mine' is not a name"),
+            ("[egress.bundles]\nmine = 'allow @git'", "a bundle does not refer to bundles"),
+        ] {
+            let fault = load(toml, &Environment::default()).unwrap_err();
+            assert!(
+                fault.message().starts_with("egress.bundles.") && fault.message().contains(part),
+                "{fault}"
+            );
+        }
+    }
+
+    #[test]
+    fn passwords_in_addresses_of_indexes_are_never_told() {
+        let variables = [
+            ("CUBICLE_PYTHON_INDEX", "https://ada:hunter2@index.example/simple"),
+            ("CUBICLE_NPM_REGISTRY", "https://hunter2@a.example http://hunter2:@b.example"),
+        ];
+        let settings = load("", &Environment::from(variables)).unwrap();
+        assert!(!format!("{settings:?}").contains("hunter2"));
+        let fault = load("", &Environment::from([("CUBICLE_PYTHON_INDEX", "ada:hunter2@a")])).unwrap_err();
+        assert!(!format!("{fault:?} {fault}").contains("hunter2"));
     }
 
     #[test]

@@ -38,13 +38,16 @@ fn help_is_complete_and_has_examples() {
         ["run", "exec", "ls", "rm", "receipt", "gc", "doctor", "bench", "completions", "first-run", "up"]
             .into_iter()
             .chain([
-                "shell", "cp", "logs", "ps", "kill", "lease", "events", "keys", "audit", "template", "tenant",
+                "shell", "cp", "logs", "ps", "kill", "lease", "events", "keys", "audit", "template",
+                "tenant", "egress",
             ])
     {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&[command, "--help"]));
     }
     for (command, below) in
         [("lease", "create"), ("keys", "create"), ("audit", "verify"), ("template", "put")]
+            .into_iter()
+            .chain([("egress", "bundles"), ("egress", "explain"), ("egress", "check")])
     {
         insta::assert_snapshot!(format!("help_{command}_{below}"), stdout(&[command, below, "--help"]));
     }
@@ -105,6 +108,8 @@ fn mistakes_in_settings_say_where_they_are() {
         ("wrong_type", "data_dir = true\n"),
         ("bad_value", "[limits]\ncpus = 'all'\n"),
         ("not_toml", "limits = [\n"),
+        ("bad_bundle", "[egress.bundles]\nmine = \"\"\"\nallow a.example\nallow https://b.example?q\"\"\"\n"),
+        ("password", "[egress]\npython_index = 'ada:hunter2@index.example'\n"),
     ];
     for (name, toml) in table {
         std::fs::write(&config, toml).unwrap();
@@ -161,6 +166,92 @@ fn flags_of_the_command_are_not_taken_for_cubicles() {
         cubicle(&["run", "--trust", "low", "--isolation", "namespaces", "ls", "--memroy", "-l"], &[]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("too weak for low trust"), "{said}");
+}
+
+/// What a command prints, on both streams, with its exit code.
+fn everything(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    let output = cubicle(arguments, environment);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    format!("{}{}exit code {:?}", text(output.stdout), text(output.stderr), output.status.code())
+}
+
+#[test]
+fn egress_is_explained_with_the_rule_and_a_way_out() {
+    let policy = "allow @git; allow GET https://api.example/v1/**; inspect api.example; allow tcp://db.example:5432; deny gitlab.com";
+    let urls = [
+        "https://github.com/rust-lang/rust",
+        "https://gitlab.com/",
+        "https://api.example/v1/items",
+        "https://api.example/v2/items",
+        "tcp://db.example:5432",
+        "http://169.254.169.254/latest/meta-data/",
+        "elsewhere.example:443",
+    ];
+    let explain =
+        |more: &[&str]| everything(&[&["egress", "explain", "--policy", policy], more].concat(), &[]);
+    insta::assert_snapshot!("egress_explain", explain(&urls));
+    insta::assert_snapshot!("egress_explain_json", explain(&["--json", urls[0], urls[1]]));
+    insta::assert_snapshot!("egress_explain_allowed", explain(&[urls[0]]));
+    let mistakes: [(&str, &[&str]); 6] = [
+        ("syntax", &["--policy", "allow a.example; allow b.example:x", "https://a.example"]),
+        ("no_file", &["--policy", "no-such-file.txt", "https://a.example"]),
+        ("bundle", &["--policy", "allow @pyhton", "https://a.example"]),
+        ("empty_bundle", &["--policy", "allow @python", "https://a.example"]),
+        ("url", &["--policy", "open", "a.example"]),
+        ("no_policy", &["https://a.example"]),
+    ];
+    for (name, arguments) in mistakes {
+        let arguments = [&["egress", "explain"], arguments].concat();
+        insta::assert_snapshot!(
+            format!("egress_mistake_{name}"),
+            failure(&arguments, &OWN_CONFIGURATION, "")
+        );
+    }
+}
+
+#[test]
+fn a_policy_in_a_file_is_checked_with_positions() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let file = format!("{place}/policy.txt");
+    let table = [
+        ("good", "allowlist  # only this\nallow @git\nallow *.example.org\n"),
+        ("syntax", "allowlist\nallow @git\n\nallow https://ada:pw@a.example\n"),
+        ("bundle", "allow @nothing\n"),
+    ];
+    for (name, text) in table {
+        std::fs::write(&file, text).unwrap();
+        let said = everything(&["egress", "check", &file], &[]).replace(place, "TMP");
+        insta::assert_snapshot!(format!("egress_check_{name}"), said);
+    }
+    let said = everything(&["egress", "check", "/nonexistent/policy.txt"], &[]);
+    insta::assert_snapshot!("egress_check_no_file", said);
+}
+
+/// Clients of package indexes are configured by their variables alone, and not by files of this host.
+const OWN_CONFIGURATION: [(&str, &str); 3] =
+    [("PIP_CONFIG_FILE", "/dev/null"), ("UV_NO_CONFIG", "1"), ("NPM_CONFIG_GLOBALCONFIG", "/nonexistent")];
+
+#[test]
+fn bundles_are_shown_with_where_they_come_from_and_without_passwords() {
+    let [pip, uv, npm] = OWN_CONFIGURATION;
+    let environment = [
+        pip,
+        uv,
+        npm,
+        ("PIP_INDEX_URL", "http://ada:hunter2@127.0.0.1:3141/root/simple"),
+        ("NPM_CONFIG_REGISTRY", "https://[fd00::1]:8443/"),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("cubicle.toml");
+    std::fs::write(&config, "[egress.bundles]\ndebian = ''\nmine = 'allow a.example'\n").unwrap();
+    let config = config.to_str().unwrap();
+    insta::assert_snapshot!(
+        "egress_bundles",
+        everything(&["egress", "bundles", "--config", config], &environment)
+    );
+    let json = everything(&["egress", "bundles", "--json", "--config", config], &environment);
+    insta::assert_snapshot!("egress_bundles_json", json);
 }
 
 #[test]

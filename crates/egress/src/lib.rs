@@ -32,5 +32,5 @@ pub use intercept::{Authority, AuthorityFiles};
 pub use limits::Limits;
 pub use log::{AccessLine, AccessLog};
 pub use outlet::{Base, Terms};
-pub use outside::{Dial, Names, Outside, SystemDial, SystemNames, system_roots};
+pub use outside::{Dial, Names, Outside, SystemDial, SystemNames, roots};
 pub use stream::Stream;

@@ -6,9 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cubicle_model::Timestamp;
 use cubicle_model::egress::HostName;
-use rustls::pki_types::UnixTime;
+use cubicle_model::{Fault, Kind, Timestamp};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
@@ -80,11 +81,27 @@ impl Outside {
     }
 }
 
-/// The certificates that the host trusts.
-pub fn system_roots() -> RootCertStore {
+/// The certificates that the host trusts, and those of the operator, as PEM.
+pub fn roots(of_operator: Option<&str>) -> Result<RootCertStore, Fault> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    roots
+    let unusable = || {
+        Fault::new(Kind::Invalid, "there is a certificate among the further ones that cannot be used")
+            .hint("give a file with one or several certificates as PEM, as in /etc/ssl/certs")
+    };
+    if let Some(pem) = of_operator {
+        let mut count = 0;
+        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            let certificate = certificate.map_err(|error| unusable().because(error))?;
+            roots.add(certificate).map_err(|error| unusable().because(error))?;
+            count += 1;
+        }
+        if count == 0 {
+            return Err(Fault::new(Kind::Invalid, "there is no certificate among the further ones")
+                .hint("give a file with one or several certificates as PEM, as in /etc/ssl/certs"));
+        }
+    }
+    Ok(roots)
 }
 
 struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
@@ -105,5 +122,21 @@ impl fmt::Debug for Clock {
 impl fmt::Debug for Outside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Outside")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_of_the_operator_are_trusted_beside_those_of_the_host() {
+        let now = Timestamp::from_second(1_750_000_000).unwrap();
+        let pem = crate::Authority::generate(now).unwrap().certificate_pem;
+        let of_host = roots(None).unwrap().len();
+        assert_eq!(roots(Some(&format!("{pem}{pem}"))).unwrap().len(), of_host + 2);
+        for bad in ["", "certificate", &pem.replace("MI", "IM"), &pem[..pem.len() / 2]] {
+            assert!(roots(Some(bad)).unwrap_err().way_out().unwrap().contains("PEM"), "{bad}");
+        }
     }
 }

@@ -136,3 +136,28 @@ pub(super) const TENANT_CREATE: &str = "\
 Examples:
   cubicle tenant create acme --leases 20 --memory 16G
   cubicle keys create acme-admin --tenant acme --user ada --scopes read,run,manage";
+
+pub(super) const EGRESS: &str = "\
+Examples:
+  cubicle egress bundles                                # what @python, @git and the others stand for here
+  cubicle egress explain --policy policy.txt https://example.org/
+  cubicle egress check policy.txt";
+
+pub(super) const EGRESS_EXPLAIN: &str = "\
+Examples:
+  cubicle egress explain --policy 'allow @git; deny gitlab.com' https://gitlab.com/
+  cubicle egress explain --policy policy.txt --method POST http://api.example.org/v1/items
+  cubicle egress explain --policy - --resolve tcp://db.example.org:5432 < policy.txt
+  cubicle egress explain --template task https://example.org/
+
+Exit codes: 0 when all of it is allowed, 3 when something is denied, 125 when that cannot be told.
+
+Nothing is sent and, without --resolve, no name is asked for: the gateway decides again by the address when something \
+connects.";
+
+pub(super) const EGRESS_CHECK: &str = "\
+Examples:
+  cubicle egress check policy.txt
+  echo 'allow @python; allow *.example.org' | cubicle egress check -
+
+Exit codes: 0 when the policy can be used here, 1 when it cannot, 125 when it cannot be read.";

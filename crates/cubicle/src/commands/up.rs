@@ -18,7 +18,6 @@ use cubicle_server::{
     KeySecret, Server, Settings, SpanCounts, Surroundings, TokenSettings, Variables, hash_of_secret,
 };
 use cubicle_store::{Actor, Context as StoreContext, Key, Store};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 
 use crate::args::Up;
@@ -60,7 +59,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     let listen = listener.local_addr().unwrap_or(listen);
     let address = asked.address.clone().unwrap_or_else(|| format!("http://{listen}"));
 
-    allow_many_descriptors();
+    crate::limits::allow_many_descriptors();
     data_dir::prepare(context.data_dir())?;
     let options = cubicle_backend_local::Options {
         data_dir: context.data_dir().to_owned(),
@@ -152,13 +151,6 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
 fn variables(context: &Context) -> Variables {
     let environment = context.environment.clone();
     Arc::new(move |name| environment.bytes(name))
-}
-
-/// Every lease and every reader holds some, and a usual soft limit is 1024.
-fn allow_many_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    // With fewer it serves fewer.
-    _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Starts the log and, where there is a collector, what sends spans to it.

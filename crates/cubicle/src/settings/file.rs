@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use cubicle_model::{Fault, Kind};
 use toml::{Table, Value};
 
+use super::egress::BUNDLES;
 use super::keys::KEYS;
 use super::{Settings, unknown};
 use crate::environment::Environment;
@@ -70,7 +71,11 @@ fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> 
             set_all(settings, &key, inner, path)?;
             continue;
         }
-        if !KEYS.iter().any(|known| known.path == key) {
+        if !key.starts_with(BUNDLES) && !KEYS.iter().any(|known| known.path == key) {
+            if is_nearly_bundles(above) {
+                let fault = Fault::new(Kind::Invalid, format!("unknown key '{key}' in {}", path.display()));
+                return Err(fault.hint(format!("did you mean '{BUNDLES}{name}'?")));
+            }
             return Err(unknown(&key, &path.display().to_string(), KEYS.iter().map(|known| known.path)));
         }
         let at = format!("{key} in {}", path.display());
@@ -85,4 +90,9 @@ fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> 
         settings.set(&key, &text, &at)?;
     }
     Ok(())
+}
+
+/// Names of bundles are the operator's, so a suggestion can only be about the table that they stand in.
+fn is_nearly_bundles(table: &str) -> bool {
+    strsim::jaro_winkler(table, BUNDLES.trim_end_matches('.')) > 0.85 && table.contains('.')
 }

@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 40] = [
+pub(super) const KEYS: [Key; 46] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -189,6 +189,48 @@ pub(super) const KEYS: [Key; 40] = [
         "Headers that it wants: `name=value,name=value`, values percent-encoded",
     ),
     key("server.service_name", "OTEL_SERVICE_NAME", "`cubicle`", "What the server is called in traces"),
+    key(
+        "egress.python_index",
+        "CUBICLE_PYTHON_INDEX",
+        "what pip and uv are configured with, else what pip has built in",
+        "The Python index of the bundle `@python`",
+    ),
+    key(
+        "egress.python_extra_indexes",
+        "CUBICLE_PYTHON_EXTRA_INDEXES",
+        "",
+        "Further addresses of `@python`, parted by spaces: other indexes, and where files of an index are when that is another host",
+    ),
+    key(
+        "egress.npm_registry",
+        "CUBICLE_NPM_REGISTRY",
+        "what npm is configured with",
+        "The npm registry of the bundle `@node`; several are parted by spaces",
+    ),
+    key(
+        "egress.mcp_base_url",
+        "MCP_BASE_URL",
+        "",
+        "The MCP server that sandboxes of the template `workflow` may reach, even where it is private",
+    ),
+    key(
+        "egress.obj_url",
+        "OBJ_URL",
+        "",
+        "The object store that sandboxes of the template `workflow` may reach, even where it is private",
+    ),
+    key(
+        "egress.access_log",
+        "CUBICLE_EGRESS_ACCESS_LOG",
+        "",
+        "A file that gets a line for every request and tunnel out of a sandbox, in the common log format",
+    ),
+    key(
+        "egress.extra_roots",
+        "CUBICLE_EGRESS_EXTRA_ROOTS",
+        "",
+        "A file with certificates (PEM) that the gateway trusts beside those of the host",
+    ),
 ];
 
 /// docs/reference/config.md.
@@ -239,6 +281,18 @@ memory = \"1G\"
 [server]
 listen = \"127.0.0.1:7878\"
 pool_size = 16
+```
+
+`[egress.bundles]` defines lists of rules that policies refer to as `@name`, or defines them anew (`cubicle egress bundles`
+prints all of them). It has no variable. An address in `[egress]` may hold a user name and a password; they are not used, and
+told nobody: bind a secret to the host instead.
+
+```toml
+[egress]
+python_index = \"https://packages.example.org/simple\"
+
+[egress.bundles]
+databases = \"allow tcp://db.example.org:5432; allow tcp://cache.example.org:6379\"
 ```
 
 | key | variable | what it says | default |
