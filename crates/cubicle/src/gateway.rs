@@ -66,7 +66,6 @@ pub(crate) fn spawn(options: &Options, environment: &Environment) -> io::Result<
 }
 
 /// The authority that is kept in the directory, made when there is none yet. Its certificate is for sandboxes to trust.
-#[cfg_attr(not(test), expect(dead_code, reason = "for a server that has a gateway"))]
 pub(crate) fn ensure_authority(directory: &Path, now: Timestamp) -> Result<AuthorityFiles, Fault> {
     let unusable = |error: io::Error| {
         let what = format!("the egress authority cannot be kept in {}", directory.display());
@@ -100,7 +99,6 @@ pub(crate) fn read_authority(directory: &Path) -> Result<AuthorityFiles, Fault> 
 }
 
 /// Replaces a file as a whole.
-#[cfg_attr(not(test), expect(dead_code, reason = "for a server that has a gateway"))]
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let new = path.with_extension("new");
     match std::fs::remove_file(&new) {

@@ -69,7 +69,7 @@ fn sandbox() -> SandboxId {
 /// Attaches a sandbox by a listener that stays ours too, as a server has it, and says where its proxy is.
 async fn attach(remote: &Remote, listener: &TcpListener, policy: &str) -> SocketAddr {
     remote.common(Common::default()).await.unwrap();
-    remote.listener(sandbox(), ListenerKind::Proxy, listener.as_fd()).await.unwrap();
+    remote.listener(sandbox(), ListenerKind::Proxy, listener.try_clone().unwrap().into()).await.unwrap();
     let terms =
         TermsText { policy: policy.parse().unwrap(), credentials: vec![], bases: vec![], record: false };
     remote.attach(sandbox(), terms).await.unwrap();

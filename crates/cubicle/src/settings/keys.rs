@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 46] = [
+pub(super) const KEYS: [Key; 47] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",

@@ -43,12 +43,12 @@ impl Standing {
     /// Whether a rule for a host name can admit such an address by the word `private`.
     pub fn is_admitted_as_private(self) -> bool {
         match self {
-            Self::Loopback | Self::Private | Self::Shared => true,
+            // Reserved ranges are what laboratories without an internet use for their mirrors.
+            Self::Loopback | Self::Private | Self::Shared | Self::Reserved => true,
             Self::Unspecified
             | Self::LinkLocal
             | Self::Metadata
             | Self::Multicast
-            | Self::Reserved
             | Self::Embedded
             | Self::ControlPlane => false,
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cubicle_egress::control::TermsText;
 use cubicle_guest::client::Guest;
 use cubicle_model::egress::{Attempt, Bill, Host, LeaseEgress, Policy, Ruleset, SaidBy, Scheme, Verdict, Via};
-use cubicle_model::{ExecId, Fault, Kind, Lease, LeaseId, Name, SandboxId, Scope};
+use cubicle_model::{Binding, ExecId, Fault, Kind, Lease, LeaseId, Name, SandboxId, Scope};
 use cubicle_store::{Exec, KeptBill};
 use tracing::{debug, warn};
 
@@ -90,6 +90,16 @@ impl App {
             async move { app.terms(id).await }
         });
         Ok(())
+    }
+
+    /// What a sandbox needs to trust the gateway under the policy of its lease.
+    pub(super) async fn trust_for(&self, lease: &Lease) -> Result<Binding, Fault> {
+        let Some(egress) = &self.egress else { return Ok(Binding::default()) };
+        let (policy, _) = self.policy_of(lease).await?;
+        Ok(match egress.trust(&policy) {
+            Some((env, file)) => Binding { env, files: vec![file], ..Binding::default() },
+            None => Binding::default(),
+        })
     }
 
     /// The same after a restart: what was used before counts on.
@@ -239,6 +249,10 @@ impl App {
             Some(leased) => leased.guest().await?,
             None => return Ok(()),
         };
+        if let Some((env, file)) = egress.trust(&policy) {
+            let trust = Binding { env, files: vec![file], ..Binding::default() };
+            self.changing("bind", sandbox, self.backend.bind(sandbox, &trust)).await?;
+        }
         outlet.set_sockets(outlet.sockets().for_policy(&guest, &policy).await?);
         egress.change(&outlet, self.terms(lease.id).await?).await
     }

@@ -319,7 +319,7 @@ impl App {
         if !is_new && wanted > remaining {
             self.prolong_soon(&guest, id, wanted);
         }
-        self.give(lease.id, id, gifts, is_new).await?;
+        self.give(lease, id, gifts, is_new).await?;
         self.open_egress(lease, id, &guest, sockets).await?;
         Ok(guest)
     }
@@ -339,7 +339,7 @@ impl App {
     /// Gives a sandbox what its user brought, and notes that it has it. Twice is as good as once.
     async fn give(
         &self,
-        lease: LeaseId,
+        lease: &Lease,
         sandbox: SandboxId,
         gifts: Gifts,
         has_its_limits: bool,
@@ -350,13 +350,17 @@ impl App {
             true => Gifts { limits: LimitRequest::default(), ..gifts },
             false => gifts,
         };
-        let binding = gifts.binding();
+        let mut binding = gifts.binding();
+        let trust = self.trust_for(lease).await?;
+        binding.files.extend(trust.files);
+        // What its user says goes before.
+        binding.env = trust.env.into_iter().chain(binding.env).collect();
         if binding != Binding::default() {
             self.changing("bind", sandbox, self.backend.bind(sandbox, &binding)).await?;
         }
         self.step("sandbox_bound");
         match kept_in_row {
-            true => self.store.prepared(lease).await,
+            true => self.store.prepared(lease.id).await,
             false => Ok(()),
         }
     }
@@ -369,7 +373,7 @@ impl App {
             if let Some(gifts) = gifts {
                 let made_with = self.store.target(sandbox).await?.limits;
                 let has_its_limits = made_with == gifts.limits;
-                self.give(lease.id, sandbox, gifts, has_its_limits).await?;
+                self.give(lease, sandbox, gifts, has_its_limits).await?;
             }
             let guest = self.guest(sandbox).await?;
             guest.set_deadline(self.time_left(lease)).await?;

@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cubicle_egress::control::{Common, TermsText};
 use cubicle_model::egress::{
-    Bundles, OwnAddress, OwnAddresses, Policy, Ruleset, SyntaxError, UnresolvedBundle,
+    Bundles, OwnAddress, OwnAddresses, Policy, Ruleset, Statement, SyntaxError, UnresolvedBundle, Verb,
 };
-use cubicle_model::{Fault, Kind, LeaseId, Name, SandboxId, TemplateRef};
+use cubicle_model::{Fault, FileToWrite, Kind, LeaseId, Name, SandboxId, TemplateRef};
 
 use tokio::sync::Notify;
 
@@ -24,6 +24,20 @@ use gateway::Gateway;
 pub(crate) use outlet::{Account, Outlet};
 pub use settings::{EgressSettings, StartGateway, StartedGateway};
 pub(crate) use sockets::Sockets;
+
+/// Inside of a sandbox whose policy has hosts inspected.
+const CERTIFICATES: &str = "/home/agent/.cubicle/certificates.pem";
+const TRUST_VARIABLES: [&str; 9] = [
+    "SSL_CERT_FILE",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "NODE_EXTRA_CA_CERTS",
+    "NPM_CONFIG_CAFILE",
+    "GIT_SSL_CAINFO",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+];
 
 #[derive(Debug)]
 pub(crate) struct Egress {
@@ -72,8 +86,20 @@ impl Egress {
         sockets::proxy_variables().chain(own)
     }
 
-    pub(crate) fn trusted(&self) -> Option<&str> {
-        self.trusted.as_deref()
+    /// What a sandbox is given so that it trusts the gateway, where a policy has hosts inspected. Every client has its own
+    /// variable for that.
+    pub(crate) fn trust(&self, policy: &Policy) -> Option<(BTreeMap<String, String>, FileToWrite)> {
+        let inspects = policy.rules.iter().any(
+            |statement| matches!(statement, Statement::Rule(rule) if rule.verb == Verb::Inspect),
+        );
+        let trusted = self.trusted.as_ref().filter(|_| inspects)?;
+        let file = FileToWrite {
+            path: CERTIFICATES.to_owned(),
+            bytes: trusted.as_bytes().to_vec(),
+            mode: 0o644,
+        };
+        let variables = TRUST_VARIABLES.iter().map(|name| ((*name).to_owned(), CERTIFICATES.to_owned()));
+        Some((variables.collect(), file))
     }
 
     /// The text of every bundle.
@@ -83,7 +109,8 @@ impl Egress {
 
     /// What holds for a template that says nothing itself.
     pub(crate) fn usual(&self, template: &TemplateRef) -> Policy {
-        self.policies.get(&template.name).cloned().unwrap_or_default()
+        let said = self.policies.get(&template.name);
+        said.or_else(|| self.policies.iter().find(|(name, _)| name.as_str() == "default").map(|(_, policy)| policy)).cloned().unwrap_or_default()
     }
 
     /// The rules of a policy, or why it cannot be used.

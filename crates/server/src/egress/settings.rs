@@ -19,7 +19,8 @@ pub struct EgressSettings {
     pub bundles: BTreeMap<Name, String>,
     /// Where the control plane listens; without a port, on all of them.
     pub own: Vec<(IpAddr, Option<u16>)>,
-    /// What sandboxes may reach whose template says nothing, by the template's name. Without an entry that is nothing.
+    /// What sandboxes may reach whose template says nothing, by the template's name. Without an entry
+    /// that is what `default` may reach, and without that nothing.
     pub policies: BTreeMap<Name, Policy>,
     /// Variables of every sandbox beside those that name the proxy, as for package indexes.
     pub environment: BTreeMap<String, String>,

@@ -153,6 +153,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(5),
         tokens: None,
+        egress: None,
         span_counts: None,
     }
 }
