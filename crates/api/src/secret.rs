@@ -26,6 +26,7 @@ pub struct PutSecret {
     pub from_environment: Option<String>,
     /// Where it goes. Absent keeps what is said already; the key of a known provider goes to that provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 64)]
     pub bindings: Option<Vec<Binding>>,
 }
 

@@ -4,6 +4,7 @@ mod administration;
 mod control;
 mod egress;
 mod local;
+mod secrets;
 mod texts;
 
 use std::convert::Infallible;
@@ -18,6 +19,7 @@ pub(crate) use administration::{
 pub(crate) use control::{Cp, Exec, Kill, Lease, LeaseCreate, LeaseLs, Logs, Ps, Shell};
 pub(crate) use egress::{Egress, EgressCheck, EgressExplain, EgressGateway};
 pub(crate) use local::{Bench, How, Ls, OneSandbox, Rm, Run, SandboxOptions, Shape, Up};
+pub(crate) use secrets::{SecretSet, Secrets};
 
 /// Runs programs in sandboxes of their own, on this machine or on a server.
 #[derive(Debug, Parser)]
@@ -120,6 +122,9 @@ pub(crate) enum Verb {
     /// Make, list and remove templates: the recipes of sandboxes
     #[command(subcommand)]
     Template(Template),
+    /// Keep secrets on a server, and say where they go: they are added to requests outside of sandboxes
+    #[command(subcommand)]
+    Secrets(Secrets),
     /// Make and list tenants, and change their quotas
     #[command(subcommand)]
     Tenant(Tenant),
@@ -176,10 +181,14 @@ impl Verb {
             Self::Egress(Egress::Bundles(shape)) => shape.json,
             Self::Egress(Egress::Explain(args)) => args.shape.json,
             Self::Egress(Egress::Check(args)) => args.shape.json,
+            Self::Secrets(Secrets::Set(args)) => args.shape.json,
+            Self::Secrets(Secrets::List(shape)) => shape.json,
             Self::Template(Template::Ls(shape)) | Self::Tenant(Tenant::Ls(shape)) => shape.json,
             Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun | Self::Up(_) => false,
             Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => false,
-            Self::Lease(Lease::Release(_)) | Self::Keys(Keys::Revoke(_)) => false,
+            Self::Lease(Lease::Release(_)) | Self::Keys(Keys::Revoke(_)) | Self::Secrets(Secrets::Rm(_)) => {
+                false
+            }
             Self::Audit(Audit::Export | Audit::Heads) => false,
             Self::Template(_) | Self::Tenant(_) | Self::Reference { .. } | Self::EgressGateway(_) => false,
         }

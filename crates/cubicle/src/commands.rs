@@ -21,6 +21,7 @@ pub(crate) mod reference;
 mod result;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod secrets;
 pub(crate) mod shell;
 pub(crate) mod template;
 pub(crate) mod tenant;

@@ -1,7 +1,7 @@
 //! The caller's terminal: its size, and handing every key to the command.
 
 use cubicle_model::{Fault, Kind, TtySize};
-use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 
 /// The size of the terminal that the caller looks at, if there is one.
 pub(crate) fn size() -> Option<TtySize> {
@@ -33,6 +33,34 @@ impl RawMode {
         raw.make_raw();
         tcsetattr(stdin, OptionalActions::Drain, &raw).map_err(refused)?;
         Ok(Some(Self { before }))
+    }
+}
+
+/// The terminal does not show what is typed for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    before: Termios,
+}
+
+impl Silence {
+    pub(crate) fn keep() -> Result<Self, Fault> {
+        let stdin = rustix::stdio::stdin();
+        let refused = |errno| {
+            Fault::new(Kind::Internal, "the terminal would show what is typed")
+                .because(std::io::Error::from(errno))
+        };
+        let before = tcgetattr(stdin).map_err(refused)?;
+        let mut silent = before.clone();
+        silent.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(stdin, OptionalActions::Flush, &silent).map_err(refused)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no mode.
+        _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.before);
     }
 }
 

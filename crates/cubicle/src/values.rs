@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use cubicle_model::CredentialBinding;
+use cubicle_model::egress::{HostName, NotAHost};
+
 /// A span of time: `5` (seconds), `1.5s`, `500ms`, `10m`, `2h`, `1d`. Never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span(pub(crate) Duration);
@@ -32,6 +35,36 @@ impl FromStr for Span {
         };
         let span = Duration::try_from_secs_f64(number * factor).map_err(|_| unreadable())?;
         if span.is_zero() { Err(NotASpan::Zero) } else { Ok(Self(span)) }
+    }
+}
+
+/// Where a secret goes: `api.example`, `api.example:8443`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Destination {
+    pub(crate) host: HostName,
+    pub(crate) port: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotADestination {
+    #[error(transparent)]
+    Host(#[from] NotAHost),
+    #[error("'{0}' is not a port: expected 1 to 65535")]
+    Port(String),
+}
+
+impl FromStr for Destination {
+    type Err = NotADestination;
+
+    fn from_str(given: &str) -> Result<Self, NotADestination> {
+        let (host, port) = match given.split_once(':') {
+            Some((host, text)) => {
+                let port = text.parse().ok().filter(|port| *port > 0);
+                (host, port.ok_or_else(|| NotADestination::Port(text.into()))?)
+            }
+            None => (given, CredentialBinding::PORT),
+        };
+        Ok(Self { host: host.parse()?, port })
     }
 }
 
@@ -156,6 +189,18 @@ mod tests {
         }
         for given in ["0", "0s", "0.0", "0ms"] {
             assert_eq!(given.parse::<Span>(), Err(NotASpan::Zero), "{given}");
+        }
+    }
+
+    #[test]
+    fn a_secret_goes_to_a_host_and_a_port() {
+        for (given, host, port) in [("a.example", "a.example", 443), ("A.example:80", "a.example", 80)] {
+            let expected = Destination { host: host.parse().unwrap(), port };
+            assert_eq!(given.parse(), Ok(expected), "{given}");
+        }
+        for given in ["", ":443", "a.example:", "a.example:0", "a.example:65536", "https://a.example", "*.a"]
+        {
+            assert!(given.parse::<Destination>().is_err(), "{given}");
         }
     }
 

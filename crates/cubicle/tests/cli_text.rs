@@ -39,16 +39,21 @@ fn help_is_complete_and_has_examples() {
             .into_iter()
             .chain([
                 "shell", "cp", "logs", "ps", "kill", "lease", "events", "keys", "audit", "template",
-                "tenant", "egress",
+                "tenant", "egress", "secrets",
             ])
     {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&[command, "--help"]));
     }
-    for (command, below) in
-        [("lease", "create"), ("keys", "create"), ("audit", "verify"), ("template", "put")]
-            .into_iter()
-            .chain([("egress", "bundles"), ("egress", "explain"), ("egress", "check")])
-    {
+    for (command, below) in [
+        ("lease", "create"),
+        ("keys", "create"),
+        ("audit", "verify"),
+        ("template", "put"),
+        ("secrets", "set"),
+        ("egress", "bundles"),
+        ("egress", "explain"),
+        ("egress", "check"),
+    ] {
         insta::assert_snapshot!(format!("help_{command}_{below}"), stdout(&[command, below, "--help"]));
     }
 }
@@ -71,7 +76,7 @@ fn references_are_what_the_program_says() {
 
 #[test]
 fn mistakes_on_the_command_line_get_a_suggestion() {
-    let table: [(&str, &[&str]); 20] = [
+    let table: [(&str, &[&str]); 23] = [
         ("unknown_flag", &["run", "--memroy", "1G", "--", "true"]),
         ("unknown_command", &["rum", "--", "true"]),
         ("no_command", &["run"]),
@@ -91,6 +96,9 @@ fn mistakes_on_the_command_line_get_a_suggestion() {
         ("bad_scope", &["keys", "create", "ci", "--scopes", "reed"]),
         ("bad_address", &["ps", "--server", "localhost:7878"]),
         ("bad_exec_id", &["logs", "sbx-1"]),
+        ("secret_without_form", &["secrets", "set", "KEY", "--to", "api.example"]),
+        ("bad_form", &["secrets", "set", "KEY", "--to", "api.example", "--as", "cookie"]),
+        ("no_value", &["secrets", "set", "KEY", "--to", "api.example", "--as", "bearer"]),
         ("tty_and_json", &["run", "--tty", "--json", "--", "true"]),
     ];
     for (name, arguments) in table {

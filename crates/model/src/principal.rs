@@ -17,7 +17,7 @@ pub enum Scope {
     Read,
     /// Acquire leases, run things in them, write files.
     Run,
-    /// Change the tenant's templates, keys and artifacts; read its audit log.
+    /// Change the tenant's templates, keys, secrets and artifacts; read its audit log.
     Manage,
     /// Act for other users of the tenant.
     ActForOthers,

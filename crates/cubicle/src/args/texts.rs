@@ -132,6 +132,16 @@ Examples:
   cubicle template put python python.toml
   echo '{\"limits\": {\"memory\": 1073741824}, \"pool\": {\"size\": 2}}' | cubicle template put big -";
 
+pub(super) const SECRETS_SET: &str = "\
+Examples:
+  cubicle secrets set ANTHROPIC_API_KEY < key.txt           # a provider's variable goes to that provider
+  cubicle secrets set GITHUB --to api.github.com --as bearer    # asks for the value, and does not show it
+  cubicle secrets set WIKI --to wiki.example:8443 --as header:x-api-key --base wiki --template python
+  cubicle secrets set DB --from-file /run/secrets/db        # read by the server whenever it is needed
+
+The value comes from standard input, without the end of its last line. Without --to a secret keeps where it goes. Sandboxes \
+never get the value: the gateway adds it to requests on their way out, and running sandboxes use a new value at once.";
+
 pub(super) const TENANT_CREATE: &str = "\
 Examples:
   cubicle tenant create acme --leases 20 --memory 16G

@@ -22,6 +22,7 @@ mod ports;
 mod removed;
 mod restart;
 mod rights;
+mod secrets;
 mod settings;
 mod system;
 mod tokens;

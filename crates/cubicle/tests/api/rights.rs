@@ -84,6 +84,10 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
         .ok();
     let exec = exec["exec_id"].as_str().expect("an id").to_owned();
     server.put("/api/v1/templates/private-template", &json!({})).ok();
+    let bound = json!([{ "host": "private.example", "form": "bearer" }]);
+    server
+        .put("/api/v1/secrets/private-secret", &json!({ "value": "private-words", "bindings": bound }))
+        .ok();
     let key = server.post("/api/v1/keys", &json!({ "label": "private-label", "scopes": ["read"] })).ok();
     let one = server.post("/api/v1/execs", &json!({ "command": "echo private-words" })).ok();
     let artifact = crate::client::eventually("a kept journal", || {
@@ -103,6 +107,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
         ("{name}", "private-template"),
         ("{id}", one["exec_id"].as_str().expect("an id")),
         ("{port}", "8000"),
+        ("{secret_name}", "private-secret"),
     ];
     let eve = server.key_of("others", "eve", &["read", "run", "manage", "act_for_others"]);
     let document = server.get("/api/v1/openapi.json").ok();
@@ -129,7 +134,16 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
                 &With { key: Some(&eve), headers: &[] },
             );
             asked += 1;
-            for secret in ["private-words", "private-label", &lease, &sandbox, &exec, &artifact] {
+            for secret in [
+                "private-words",
+                "private-label",
+                "private.example",
+                "private-secret",
+                &lease,
+                &sandbox,
+                &exec,
+                &artifact,
+            ] {
                 let echoed = answer.status >= 400 && target.contains(secret);
                 assert!(
                     echoed || !answer.text.contains(secret),
@@ -145,6 +159,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
     // Everything is as it was.
     assert_eq!(server.get(&format!("/api/v1/leases/{lease}")).ok()["status"], "ACTIVE");
     assert_eq!(server.get("/api/v1/templates/private-template").status, 200);
+    assert_eq!(server.get("/api/v1/secrets/private-secret").ok()["version"], 1);
     assert_eq!(
         server.get(&format!("/api/v1/keys/{}", key["key_id"].as_str().expect("an id"))).ok()["revoked_at"],
         Value::Null

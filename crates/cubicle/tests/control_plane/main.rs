@@ -9,5 +9,6 @@ mod host;
 mod keys;
 mod leases;
 mod logs;
+mod secrets;
 mod server;
 mod shell;

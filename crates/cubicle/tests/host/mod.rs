@@ -166,6 +166,11 @@ impl Terminal {
         rustix::io::write(&self.person_end, keys.as_bytes()).expect("the terminal takes keys");
     }
 
+    /// What was shown by the last look.
+    pub(crate) fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.shown.borrow()).into_owned()
+    }
+
     /// Waits until the text is shown, with a bound.
     pub(crate) fn expect(&self, text: &str) {
         let start = Instant::now();

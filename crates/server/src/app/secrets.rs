@@ -12,6 +12,10 @@ use crate::secrets::{Held, LARGEST_VALUE, Whose, usual_binding};
 /// Somebody else changed another secret of the tenant in between each time.
 const MOST_ATTEMPTS: u32 = 16;
 
+/// Each is compared with each.
+const MOST_BINDINGS: usize = 64;
+const MOST_TEMPLATES: usize = 64;
+
 /// What a secret is asked to be. Its value is not shown.
 #[derive(Debug)]
 pub(crate) struct SecretRequest {
@@ -166,7 +170,13 @@ fn check(asked: &SecretRequest) -> Result<(), Fault> {
         _ => {}
     }
     let bindings = asked.bindings.as_deref().unwrap_or_default();
+    if bindings.len() > MOST_BINDINGS {
+        return invalid(format!("a secret has at most {MOST_BINDINGS} bindings"));
+    }
     for (number, binding) in bindings.iter().enumerate() {
+        if binding.templates.as_ref().is_some_and(|templates| templates.len() > MOST_TEMPLATES) {
+            return invalid(format!("a binding names at most {MOST_TEMPLATES} templates"));
+        }
         if let Err(bad) = binding.check() {
             return invalid(bad.to_string());
         }

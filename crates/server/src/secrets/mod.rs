@@ -220,11 +220,7 @@ impl App {
         if known.is_empty() {
             return Ok(());
         }
-        let revisions = match self.store.is_shared() {
-            true => self.store.secret_revisions().await?,
-            // Whatever this server changes it notices by itself.
-            false => BTreeMap::new(),
-        };
+        let revisions = self.store.secret_revisions().await?;
         for (tenant, holding) in known {
             let is_old = revisions.get(&tenant).is_some_and(|revision| *revision > holding.revision);
             let has_files = holding.secrets.iter().any(|held| matches!(held.source, SecretSource::File(_)));

@@ -325,6 +325,33 @@ async fn a_key_is_replaced_and_the_old_one_is_not_needed_any_more() {
 }
 
 #[tokio::test]
+async fn what_another_server_changes_is_noticed() {
+    let world = World::new(&[]).await;
+    let other = world.again(SealingKeys::one([1; 32])).await;
+    let manager = world.caller(&[Scope::Manage]);
+    let name: SecretName = "KEY".parse().unwrap();
+    let values = async || {
+        let all = world.app.secret_values(&tenant()).await.unwrap();
+        all.iter().map(|(_, value)| String::from_utf8_lossy(value.reveal()).into_owned()).collect::<Vec<_>>()
+    };
+    assert!(values().await.is_empty());
+    let mut changes = world.app.secrets.changes();
+    for value in ["set-there", "rotated-there"] {
+        set(&other, &manager, "KEY", value, None).await.unwrap();
+        world.app.look_at_secrets().await.unwrap();
+        assert!(changes.has_changed().unwrap(), "{value}");
+        changes.mark_unchanged();
+        assert_eq!(values().await, [value]);
+    }
+    world.app.look_at_secrets().await.unwrap();
+    assert!(!changes.has_changed().unwrap(), "nothing has changed");
+    other.remove_secret(&manager, name, None).await.unwrap();
+    world.app.look_at_secrets().await.unwrap();
+    assert!(changes.has_changed().unwrap());
+    assert!(values().await.is_empty());
+}
+
+#[tokio::test]
 async fn what_is_read_before_a_change_does_not_outlast_it() {
     let world = World::new(&[]).await;
     let old = Arc::new(world.app.read_secrets(&tenant()).await.unwrap());
