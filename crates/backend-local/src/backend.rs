@@ -13,7 +13,9 @@ use cubicle_guest::wire::{BindRequest, MOST_LISTENERS_AT_ONCE, SMALL_FILES, Smal
 use cubicle_launcher::embryo::Birth;
 use cubicle_launcher::plan::{CgroupLimits, HostFacts, TemplatePlan};
 use cubicle_launcher::wire::{Reply, Request, Start};
-use cubicle_model::receipt::{Amendment, Attempts, Cgroups, Enforcement, LimitInForce, MountSeen};
+use cubicle_model::receipt::{
+    Amendment, Attempts, Cgroups, Enforcement, LimitInForce, MountSeen, SecretsInside,
+};
 use cubicle_model::{
     Binding, Fault, FileToWrite, Isolation, Kind, Medium, Placement, Receipt, Root, SandboxId,
 };
@@ -232,7 +234,7 @@ impl LocalBackend {
             return Err(Fault::new(Kind::Denied, format!("limits cannot be changed here: {because}")));
         }
         match self.launcher.ask(|tag| Request::Bind { tag, id, limits, mounts }, &[]).await?.reply {
-            Reply::Bound { limits, mounts, .. } => Ok(Amendment { limits, mounts }),
+            Reply::Bound { limits, mounts, .. } => Ok(Amendment { limits, mounts, ..Amendment::default() }),
             other => Err(unexpected(&other)),
         }
     }
@@ -247,6 +249,7 @@ impl LocalBackend {
         let request = BindRequest {
             env: late.env.clone(),
             files: files.map(|FileToWrite { path, bytes, mode }| SmallFile { path, mode, bytes }).collect(),
+            secrets: (&late.secrets).into(),
             deadline_seconds: late.limits.wall_seconds,
             amendment: foreseen.clone(),
         };
@@ -295,7 +298,7 @@ impl Backend for LocalBackend {
         refuse_what_binds_early(late)?;
         self.data.slot(id)?.ok_or_else(|| absent(id))?;
         let guest = self.guest(id);
-        let foreseen = foresee(late, self.facts.cgroups);
+        let foreseen = foresee(late, &self.facts);
         let changing = self.change_limits_and_mounts(id, late);
         let changed = if covers_a_file(late) {
             let changed = changing.await?;
@@ -308,7 +311,7 @@ impl Backend for LocalBackend {
             told?;
             changed
         };
-        let amendment = with_deadline(changed, late);
+        let amendment = with_what_the_guest_does(changed, late, &self.facts);
         if amendment != foreseen {
             guest.bind(&BindRequest { amendment: amendment.clone(), ..BindRequest::default() }).await?;
         }
@@ -351,7 +354,7 @@ impl Backend for LocalBackend {
 }
 
 /// What `bind` accepts.
-pub(crate) const BINDS_LATE: &[&str] = &["env", "files", "limits", "mounts", "listeners"];
+pub(crate) const BINDS_LATE: &[&str] = &["env", "files", "limits", "mounts", "listeners", "secrets"];
 
 /// Whether nothing is asked for but listeners, which come back with one request to the guest and change nothing.
 fn only_listens(late: &Binding) -> bool {
@@ -380,8 +383,8 @@ fn refuse_what_binds_early(late: &Binding) -> Result<(), Fault> {
 
 /// What a receipt will say when everything is as it is asked for. The launcher reads back what is in force, and where
 /// that is something else the sandbox is told.
-fn foresee(late: &Binding, cgroups: Cgroups) -> Amendment {
-    let [memory, pids, cpus] = match cgroups {
+fn foresee(late: &Binding, facts: &HostFacts) -> Amendment {
+    let [memory, pids, cpus] = match facts.cgroups {
         Cgroups::V1 => ["memory.limit_in_bytes", "pids.max", "cpu.cfs_quota_us"],
         Cgroups::V2 | Cgroups::None => ["memory.max", "pids.max", "cpu.max"],
     };
@@ -399,10 +402,12 @@ fn foresee(late: &Binding, cgroups: Cgroups) -> Amendment {
         nosuid: true,
         nodev: true,
     });
-    with_deadline(Amendment { limits, mounts: mounts.collect() }, late)
+    let changed = Amendment { limits, mounts: mounts.collect(), ..Amendment::default() };
+    with_what_the_guest_does(changed, late, facts)
 }
 
-fn with_deadline(mut amendment: Amendment, late: &Binding) -> Amendment {
+fn with_what_the_guest_does(mut amendment: Amendment, late: &Binding, facts: &HostFacts) -> Amendment {
+    amendment.secrets = SecretsInside::of(&late.secrets, facts.privileged);
     amendment
         .limits
         .extend(late.limits.wall_seconds.map(|value| in_force("wall_seconds", "sandboxd", value)));

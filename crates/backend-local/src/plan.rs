@@ -106,6 +106,7 @@ pub fn plan_template(root: &Root, host: &HostRoot, facts: &HostFacts) -> Planned
     }
     steps.link("mnt", "/run/mnt");
     steps.link("var/run", "/run");
+    steps.link("var/secrets", "/run/secrets");
     steps.link("var/tmp", "/tmp");
     steps.directory(".cubicle/empty", 0o755);
     steps.directory(".cubicle/empty/directory", 0o755);
@@ -231,6 +232,8 @@ pub fn plan_sandbox(
             directory("home", Some("/home/agent"), 0o755, Owner::Workload),
             // Targets of later mounts are made below it.
             directory("mnt", None, 0o755, Owner::Host),
+            // What pid 1 puts there, the workload can only read.
+            directory("secrets", None, 0o755, Owner::Init),
         ],
     };
     let mut mounts = vec![proc, PrivateMount::Terminals, scratch];

@@ -83,6 +83,7 @@ macro_rules! conformance_tests {
             bind_gives_mounts
             bind_gives_listeners
             a_listener_that_is_bound_again_has_what_waited_there
+            bind_gives_secrets_that_the_receipt_names_and_no_record_holds
             bind_of_what_cannot_be_bound_late_is_denied
             bind_to_what_is_absent_is_not_found
         }

@@ -13,10 +13,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cubicle_guest::client::Listening;
 use cubicle_guest::hello::Key;
-use cubicle_model::receipt::Amendment;
+use cubicle_model::placement::SECRETS_DIRECTORY;
+use cubicle_model::receipt::{Amendment, SecretsInside};
 use cubicle_model::{
-    Binding, Fault, Isolation, Kind, Lifetime, Limits, Listener, Medium, Mount, Placement, Protocol, Root,
-    SandboxId, Trust,
+    Binding, Fault, Isolation, Kind, Lifetime, Limits, Listener, Medium, Mount, Placement, Protocol, Receipt,
+    Root, SandboxId, SecretFile, SecretsToGive, Trust,
 };
 
 use crate::{
@@ -60,6 +61,7 @@ struct Sandbox {
     env: BTreeMap<String, String>,
     files: BTreeMap<String, Vec<u8>>,
     mounts: Vec<Mount>,
+    secrets: SecretsInside,
     /// Each on a port of the host that is free, which stands for the one inside.
     listeners: BTreeMap<Listener, Listening>,
     execs: guest::Execs,
@@ -117,7 +119,7 @@ impl FakeHost {
     pub fn everything() -> Capabilities {
         Capabilities {
             durable: true,
-            binds_late: ["env", "files", "limits", "mounts", "listeners"].map(String::from).into(),
+            binds_late: ["env", "files", "limits", "mounts", "listeners", "secrets"].map(String::from).into(),
             limits: limits_by_name(&Limits::default())
                 .map(|(name, _)| (name.to_owned(), Ok("the fake host".to_owned())))
                 .into(),
@@ -182,12 +184,26 @@ impl Sandbox {
             lifetime: self.placement.lifetime,
             state: if self.ended { State::Ended } else { State::Ready },
             labels: self.placement.labels.clone(),
-            receipt: Some(receipt(&self.placement, &self.limits)),
+            receipt: Some(self.receipt()),
         }
+    }
+
+    fn receipt(&self) -> Receipt {
+        Receipt { secrets: self.secrets.clone(), ..receipt(&self.placement, &self.limits) }
     }
 }
 
 impl Sandbox {
+    fn hide(&mut self, given: &SecretsToGive) -> SecretsInside {
+        let path = |file: &SecretFile| format!("{SECRETS_DIRECTORY}/{}", file.name);
+        self.files.extend(given.files.iter().map(|file| (path(file), file.bytes.clone())));
+        self.env.extend(given.env.clone());
+        let named = SecretsInside::of(given, true);
+        self.secrets.files.extend(named.files.clone());
+        self.secrets.env.extend(named.env.clone());
+        named
+    }
+
     /// Sockets of these listeners, the same as before for those that are there.
     fn listen(&mut self, asked: &[Listener]) -> Result<Vec<Listening>, Fault> {
         let mut listen = |listener: &Listener| {
@@ -291,6 +307,7 @@ impl Backend for FakeBackend {
                 env: place.env.clone(),
                 files: BTreeMap::new(),
                 mounts: vec![],
+                secrets: SecretsInside::default(),
                 listeners: BTreeMap::new(),
                 execs: guest::Execs::default(),
                 alive: tokio::sync::watch::Sender::new(true),
@@ -331,7 +348,7 @@ impl Backend for FakeBackend {
             }
         }
         self.shared.with(id, |sandbox| {
-            let before = receipt(&sandbox.placement, &sandbox.limits).limits;
+            let before = sandbox.receipt().limits;
             sandbox.limits = sandbox
                 .limits
                 .changed_by(&late.limits)
@@ -340,9 +357,10 @@ impl Backend for FakeBackend {
             sandbox.files.extend(late.files.iter().map(|file| (file.path.clone(), file.bytes.clone())));
             sandbox.mounts.extend(late.mounts.iter().cloned());
             let listeners = sandbox.listen(&late.listeners)?;
-            let now = receipt(&sandbox.placement, &sandbox.limits).limits;
+            let now = sandbox.receipt().limits;
             let limits = now.into_iter().filter(|limit| !before.contains(limit)).collect();
-            Ok(Bound { amendment: Amendment { limits, mounts: Vec::new() }, listeners })
+            let secrets = sandbox.hide(&late.secrets);
+            Ok(Bound { amendment: Amendment { limits, mounts: Vec::new(), secrets }, listeners })
         })
     }
 
@@ -393,12 +411,13 @@ fn key(id: SandboxId) -> Key {
 }
 
 /// The parts of a binding by the names in `Capabilities::binds_late`, and whether each is used.
-pub(crate) fn parts(late: &Binding) -> [(&'static str, bool); 5] {
+pub(crate) fn parts(late: &Binding) -> [(&'static str, bool); 6] {
     [
         ("env", !late.env.is_empty()),
         ("files", !late.files.is_empty()),
         ("limits", late.limits != Default::default()),
         ("mounts", !late.mounts.is_empty()),
         ("listeners", !late.listeners.is_empty()),
+        ("secrets", !late.secrets.is_empty()),
     ]
 }

@@ -151,7 +151,7 @@ pub struct Unmet {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
     pub durable: bool,
-    /// What `bind` accepts: of `env`, `files`, `limits`, `mounts`, `listeners`.
+    /// What `bind` accepts: of `env`, `files`, `limits`, `mounts`, `listeners`, `secrets`.
     pub binds_late: Vec<String>,
     /// Limits that this host enforces by name, and for the others why not.
     pub limits: BTreeMap<String, Result<String, String>>,

@@ -1,7 +1,10 @@
 //! What goes over a connection after the hello, and into the journal: shared by both ends.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use cubicle_model::receipt::Amendment;
-use cubicle_model::{Command, ExecId, Exit, Listener, SandboxId};
+use cubicle_model::{Command, ExecId, Exit, Listener, SandboxId, SecretFileName, SecretsToGive};
 use serde::{Deserialize, Serialize};
 
 /// Raw journal records, as they are in the file.
@@ -152,10 +155,12 @@ pub struct DeadlineRequest {
 #[serde(deny_unknown_fields)]
 pub struct BindRequest {
     /// Added to the environment of every later exec.
-    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    pub env: std::collections::BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<SmallFile>,
+    #[serde(default, skip_serializing_if = "GivenSecrets::is_empty")]
+    pub secrets: GivenSecrets,
     /// The sandbox ends that long after now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<u64>,
@@ -177,6 +182,59 @@ pub struct SmallFile {
     #[serde(with = "base64_bytes")]
     pub bytes: Vec<u8>,
 }
+
+/// Secrets on their way into a sandbox. They are in no record; their names are in the amendment that comes with them.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GivenSecrets {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<GivenFile>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+}
+
+impl GivenSecrets {
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.env.is_empty()
+    }
+}
+
+/// Names are all that may be printed.
+impl fmt::Debug for GivenSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&String> = self.env.keys().collect();
+        f.debug_struct("GivenSecrets").field("files", &self.files).field("env", &names).finish()
+    }
+}
+
+impl fmt::Debug for GivenFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GivenFile").field(&self.name).finish()
+    }
+}
+
+impl From<&SecretsToGive> for GivenSecrets {
+    fn from(given: &SecretsToGive) -> Self {
+        let file = |file: &cubicle_model::SecretFile| GivenFile {
+            name: file.name.clone(),
+            bytes: file.bytes.clone(),
+        };
+        Self { files: given.files.iter().map(file).collect(), env: given.env.clone() }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GivenFile {
+    pub name: SecretFileName,
+    /// In base64.
+    #[serde(with = "base64_bytes")]
+    pub bytes: Vec<u8>,
+}
+
+/// A sandbox is given at most so many secret files at once, of so many bytes together.
+pub const MOST_SECRET_FILES: usize = 64;
+pub const SECRET_BYTES: usize = 256 * 1024;
 
 mod base64_bytes {
     use base64::Engine;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use cubicle_guest::client::{
 };
 use cubicle_guest::hello::Key;
 use cubicle_guest::journal::Kind;
-use cubicle_guest::wire::{BindRequest, ExecState, SignalName};
-use cubicle_model::{Command, ExecId, ExecSpec, Exit, Listener, SandboxId, Stdin, TtySize};
+use cubicle_guest::wire::{BindRequest, ExecState, GivenFile, GivenSecrets, SignalName};
+use cubicle_model::{Command, ExecId, ExecSpec, Exit, Listener, SandboxId, SecretFileName, Stdin, TtySize};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -58,6 +59,8 @@ impl Sandbox {
             .arg("--journal")
             .arg(at("journal"))
             .args(["--deadline-seconds", "300"])
+            .arg("--secrets-directory")
+            .arg(at("secrets"))
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -470,4 +473,48 @@ async fn a_sandbox_is_given_an_environment_and_a_deadline() {
     sandbox.guest.set_deadline(Duration::from_secs(5000)).await.unwrap();
     let left = sandbox.guest.health().await.unwrap().deadline_seconds;
     assert!((4000..=5000).contains(&left), "{left}");
+}
+
+#[tokio::test]
+async fn a_sandbox_is_given_secrets_that_are_in_no_record() {
+    let sandbox = Sandbox::start().await;
+    let name = |name: &str| name.parse::<SecretFileName>().unwrap();
+    let guest = &sandbox.guest;
+    let give = |files: &[(&str, &[u8])], env: &[(&str, &str)]| {
+        let file = |(given, bytes): &(&str, &[u8])| GivenFile { name: name(given), bytes: bytes.to_vec() };
+        let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let secrets =
+            GivenSecrets { files: files.iter().map(file).collect(), env: env.iter().map(pair).collect() };
+        let request = BindRequest { secrets, ..BindRequest::default() };
+        async move { guest.bind(&request).await.map(|()| format!("{request:?}")) }
+    };
+    let binary: Vec<u8> = (0..=255).collect();
+    let printed =
+        give(&[("token", b"hunter2"), ("key.der", &binary)], &[("API_KEY", "hunter3")]).await.unwrap();
+    assert!(printed.contains("token") && !printed.contains("hunter"), "{printed}");
+    let directory = sandbox.directory.path().join("secrets");
+    assert_eq!(std::fs::read(directory.join("token")).unwrap(), b"hunter2");
+    assert_eq!(std::fs::read(directory.join("key.der")).unwrap(), binary);
+    let mode = std::fs::metadata(directory.join("token")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o444);
+    assert_eq!(sandbox.run("[ \"$API_KEY\" = hunter3 ] && printf same").await.stdout, b"same");
+
+    give(&[("token", b"rotated")], &[]).await.unwrap();
+    assert_eq!(std::fs::read(directory.join("token")).unwrap(), b"rotated");
+    let mut names: Vec<_> =
+        std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["key.der", "token"]);
+    let journal = std::fs::read(sandbox.directory.path().join("journal")).unwrap();
+    let holds = |secret: &[u8]| journal.windows(secret.len()).any(|window| window == secret);
+    // The command that compared one of them is there, as every command is.
+    assert!(!holds(b"hunter2") && !holds(b"rotated") && holds(b"hunter3"));
+
+    let twice = give(&[("token", b"a"), ("token", b"b")], &[]).await.unwrap_err();
+    assert_eq!(twice.code(), Some("invalid"), "{twice}");
+    let large = give(&[("token", &vec![b'x'; 256 * 1024 + 1])], &[]).await.unwrap_err();
+    assert_eq!(large.code(), Some("too_large"), "{large}");
+    let nameless = give(&[], &[("A=B", "hunter4")]).await.unwrap_err();
+    assert!(nameless.code() == Some("invalid") && !nameless.to_string().contains("hunter"), "{nameless}");
+    assert_eq!(std::fs::read(directory.join("token")).unwrap(), b"rotated", "a refusal changes nothing");
 }

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use cubicle_guest::daemon::{self, Daemon, Workload};
 use cubicle_guest::hello::Key;
-use cubicle_model::receipt::{self, Attempts, Enforcement, Host, LimitInForce, Observed, Receipt, judge};
+use cubicle_model::receipt::{
+    self, Attempts, Enforcement, Host, LimitInForce, Observed, Receipt, SecretsInside, judge,
+};
 use cubicle_model::{Kind, Lifetime};
 use cubicle_sys::children::exit_now;
 use cubicle_sys::descriptors::close_all_except;
@@ -128,6 +130,7 @@ impl Cradle<'_> {
             host: self.outside.host.clone(),
             limits,
             observed,
+            secrets: SecretsInside::default(),
             attempts: self
                 .plan
                 .attempts_made_with
@@ -207,6 +210,7 @@ impl Cradle<'_> {
                 Workload::OneUid
             },
             env: plan.env,
+            secrets: SECRETS.into(),
             oom_events,
             max_execs: daemon::DEFAULT_MAX_EXECS,
             builtin_exe: None,
@@ -233,6 +237,8 @@ impl Cradle<'_> {
 }
 
 const PAGE: u64 = 4096;
+/// Of pid 1's own, in the scratch directory; `/var/secrets` leads there.
+const SECRETS: &str = "/run/secrets";
 
 fn with_cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::cradle::{self, Cradle};
 use crate::error::{Failed, Step};
-use crate::furnish::{furnish, place_workspace};
+use crate::furnish::{Inhabitants, furnish, place_workspace};
 use crate::idmap::{Pair, user_namespace};
 use crate::plan::{PrivateMount, SandboxPlan, WORKLOAD_ID};
 use crate::slots::{CONTROL, JOURNAL, Slot, own_at};
@@ -96,15 +96,15 @@ fn wait_and_be_born(
     let journal = make_journal(&directory, owner).step(|| "make the journal".into())?;
     let control = make_control(&directory, owner).step(|| "make the control socket".into())?;
     let oom_events = cgroup.oom_events();
-    let (pairs, workload) = match inherited.users {
+    let (pairs, users) = match inherited.users {
         Some(users) => {
             let (init, workload) = users.of_slot(slot.number);
             let pairs =
                 vec![Pair { inside: 0, outside: init }, Pair { inside: WORKLOAD_ID, outside: workload }];
-            (pairs, workload)
+            (pairs, Inhabitants { init, workload })
         }
         // The launcher is its user namespace's root, and that one user is all it has.
-        None => (vec![Pair { inside: WORKLOAD_ID, outside: 0 }], 0),
+        None => (vec![Pair { inside: WORKLOAD_ID, outside: 0 }], Inhabitants { init: 0, workload: 0 }),
     };
     let user_namespace = user_namespace(&pairs, inherited.users.is_some())?;
     unshare(Namespaces::NET.and(Namespaces::IPC).and(Namespaces::UTS)).step(|| "make namespaces".into())?;
@@ -112,7 +112,7 @@ fn wait_and_be_born(
     // Directories get exactly the mode that a plan says.
     rustix::process::umask(Mode::empty());
     if let Some((root, mounts)) = inherited.likely {
-        furnish(root, mounts, workload)?;
+        furnish(root, mounts, users)?;
     }
     launcher
         .send(&FromCradle::Prepared, &[], &[user_namespace.as_fd()])
@@ -127,7 +127,7 @@ fn wait_and_be_born(
     // The cgroup namespace comes after the limits, which version 2 does not let anybody inside of one change.
     unshare(Namespaces::CGROUP).step(|| "make a cgroup namespace".into())?;
     if let (Some(root), Some(mounts)) = (root, &brought.mounts) {
-        furnish(root, mounts, workload)?;
+        furnish(root, mounts, users)?;
     }
     if let Some(workspace) = &workspace {
         place_workspace(workspace)?;

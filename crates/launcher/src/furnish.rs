@@ -25,13 +25,20 @@ const TERMINALS: &CStr = c"newinstance,ptmxmode=0666,mode=0620,max=128";
 
 const PRIVATE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
+/// The users of a sandbox as the launcher sees them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inhabitants {
+    pub(crate) init: u32,
+    pub(crate) workload: u32,
+}
+
 /// Moves the calling process into a fresh copy of a root and makes these mounts there. What it had before goes away
-/// with its last user. `workload` is the workload's user as the launcher sees it.
-pub(crate) fn furnish(root: impl AsFd, mounts: &[PrivateMount], workload: u32) -> Result<(), Failed> {
+/// with its last user.
+pub(crate) fn furnish(root: impl AsFd, mounts: &[PrivateMount], users: Inhabitants) -> Result<(), Failed> {
     move_into_link_name_space(root.as_fd(), Some(LinkNameSpaceType::Mount))
         .step(|| "enter the mount namespace of the root".into())?;
     unshare(Namespaces::MOUNT).step(|| "copy the mounts of the root".into())?;
-    mounts.iter().try_for_each(|private| make(private, workload))
+    mounts.iter().try_for_each(|private| make(private, users))
 }
 
 /// Shows a directory of the host as the workspace.
@@ -40,13 +47,14 @@ pub(crate) fn place_workspace(tree: &OwnedFd) -> Result<(), Failed> {
         .step(|| "mount the workspace".into())
 }
 
-fn make(private: &PrivateMount, workload: u32) -> Result<(), Failed> {
+fn make(private: &PrivateMount, users: Inhabitants) -> Result<(), Failed> {
     match private {
         PrivateMount::Scratch { size, inodes, directories } => {
             tmpfs("/run", &format!("size={size},nr_inodes={inodes},mode=0755"))?;
-            directories.iter().try_for_each(|directory| make_scratch(directory, workload))
+            directories.iter().try_for_each(|directory| make_scratch(directory, users))
         }
         PrivateMount::Workspace { size, inodes } => {
+            let workload = users.workload;
             let options = format!("size={size},nr_inodes={inodes},mode=0755,uid={workload},gid={workload}");
             tmpfs("/workspace", &options)?;
             for name in ["/workspace/.cache", "/workspace/tools"] {
@@ -81,10 +89,11 @@ fn make(private: &PrivateMount, workload: u32) -> Result<(), Failed> {
     }
 }
 
-fn make_scratch(directory: &ScratchDirectory, workload: u32) -> Result<(), Failed> {
+fn make_scratch(directory: &ScratchDirectory, users: Inhabitants) -> Result<(), Failed> {
     let inside = format!("/run/{}", directory.name);
     let owner = match directory.owner {
-        Owner::Workload => Some(workload),
+        Owner::Workload => Some(users.workload),
+        Owner::Init => Some(users.init),
         Owner::Host => None,
     };
     make_directory(&inside, directory.mode, owner)?;

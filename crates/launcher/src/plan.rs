@@ -134,6 +134,8 @@ pub struct ScratchDirectory {
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
     Workload,
+    /// Pid 1, which is the same user as the workload where there is but one.
+    Init,
     /// Nobody inside.
     Host,
 }

@@ -40,6 +40,7 @@ pub use limits::{Limit, LimitRequest, Limits};
 pub use name::{Name, UserName};
 pub use placement::{
     Binding, FileToWrite, Lifetime, ListenAddress, Listener, Medium, Mount, Placement, Protocol, Root,
+    SecretFile, SecretFileName, SecretsToGive,
 };
 pub use principal::{Principal, Proof, Scope};
 pub use receipt::Receipt;

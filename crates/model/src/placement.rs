@@ -1,6 +1,7 @@
 //! What a place is asked to be, and what it is given later.
 
 mod listener;
+mod secrets;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Isolation, LimitRequest, Limits, SandboxId, Trust};
 
 pub use listener::{ListenAddress, Listener, Protocol};
+pub use secrets::{NotASecretFileName, SECRETS_DIRECTORY, SecretFile, SecretFileName, SecretsToGive};
 
 /// Everything a backend needs to know to make one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +66,9 @@ pub struct Binding {
     pub limits: LimitRequest,
     pub mounts: Vec<Mount>,
     pub listeners: Vec<Listener>,
+    /// Told to the sandbox and to nobody else.
+    #[serde(skip)]
+    pub secrets: SecretsToGive,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

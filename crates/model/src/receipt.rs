@@ -1,11 +1,11 @@
 //! The isolation receipt: what was promised, what was read back inside the sandbox, and what an attacker's attempts
 //! came to. A sandbox whose receipt has a contradiction is destroyed, not handed out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Isolation, SandboxId};
+use crate::{Isolation, SandboxId, SecretsToGive};
 
 /// Stored with the sandbox and printable as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct Receipt {
     pub host: Host,
     pub limits: Vec<LimitInForce>,
     pub observed: Observed,
+    /// Named where the last resort was used; most sandboxes have none.
+    #[serde(default, skip_serializing_if = "SecretsInside::is_empty")]
+    pub secrets: SecretsInside,
     /// Made once per template, boot and binary; absent in the sandbox in which they are made.
     pub attempts: Option<Attempts>,
     /// Empty in every sandbox that is handed out.
@@ -29,22 +32,56 @@ pub const VERSION: u32 = 1;
 pub struct Amendment {
     pub limits: Vec<LimitInForce>,
     pub mounts: Vec<MountSeen>,
+    #[serde(default, skip_serializing_if = "SecretsInside::is_empty")]
+    pub secrets: SecretsInside,
 }
 
 impl Amendment {
     pub fn is_empty(&self) -> bool {
-        self.limits.is_empty() && self.mounts.is_empty()
+        self.limits.is_empty() && self.mounts.is_empty() && self.secrets.is_empty()
+    }
+}
+
+/// Secrets that were put into a sandbox, by name and never by value. Whoever runs inside can read them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SecretsInside {
+    /// Files in `/var/secrets`.
+    pub files: BTreeSet<String>,
+    /// Variables in the environment of execs.
+    pub env: BTreeSet<String>,
+    /// Why the workload can change the files, where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changeable_because: Option<String>,
+}
+
+impl SecretsInside {
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.env.is_empty()
+    }
+
+    /// What a receipt says after these were given.
+    pub fn of(given: &SecretsToGive, two_uids: bool) -> Self {
+        let changeable = !two_uids && !given.files.is_empty();
+        Self {
+            files: given.files.iter().map(|file| file.name.to_string()).collect(),
+            env: given.env.keys().cloned().collect(),
+            changeable_because: changeable.then(|| "pid 1 and the workload are the same user here".into()),
+        }
     }
 }
 
 impl Receipt {
-    /// A limit takes the place of the one it changes, a mount that of the one it covers.
+    /// A limit takes the place of the one it changes, a mount that of the one it covers; secrets are there for good.
     pub fn amend(&mut self, amendment: Amendment) {
-        let Amendment { limits, mounts } = amendment;
+        let Amendment { limits, mounts, secrets } = amendment;
         self.limits.retain(|before| limits.iter().all(|limit| limit.name != before.name));
         self.limits.extend(limits);
         self.observed.mounts.retain(|before| mounts.iter().all(|mount| mount.target != before.target));
         self.observed.mounts.extend(mounts);
+        self.secrets.files.extend(secrets.files);
+        self.secrets.env.extend(secrets.env);
+        self.secrets.changeable_because =
+            secrets.changeable_because.or_else(|| self.secrets.changeable_because.take());
     }
 }
 

@@ -2,7 +2,9 @@
 
 use cubicle_backend::Backend;
 use cubicle_model::receipt::Cgroups;
-use cubicle_model::{Binding, FileToWrite, Kind, Lifetime, LimitRequest, Listener, Mount};
+use cubicle_model::{
+    Binding, FileToWrite, Kind, Lifetime, LimitRequest, Listener, Mount, SecretFile, SecretsToGive,
+};
 
 use crate::harness::{Host, in_time, output, place};
 
@@ -35,6 +37,7 @@ async fn everything_that_binds_late_binds_together_and_amends_the_receipt() {
         limits,
         mounts: vec![Mount { source: shared, target: "/mnt/shared".into(), read_only: true }],
         listeners: vec![Listener::tcp(3128)],
+        secrets: secret("token", "from the vault\n"),
     };
     let bound = in_time("bind", backend.bind(place.id, &late)).await.unwrap();
     assert_eq!(bound.listeners.len(), 1);
@@ -62,12 +65,50 @@ async fn everything_that_binds_late_binds_together_and_amends_the_receipt() {
     assert!(mount.read_only && mount.nosuid && mount.nodev, "{mount:?}");
 
     let guest = backend.guest(place.id);
-    assert_eq!(output(&guest, "sh in/hello.sh; cat /mnt/shared/note").await, "hello Ada\nfrom the host\n");
+    let all = output(&guest, "sh in/hello.sh; cat /mnt/shared/note /var/secrets/token").await;
+    assert_eq!(all, "hello Ada\nfrom the host\nfrom the vault\n");
     assert_eq!(output(&guest, "touch /mnt/shared/mine 2>/dev/null || echo refused").await, "refused\n");
     let deadline = guest.health().await.unwrap().deadline_seconds;
     assert!(deadline <= 600, "{deadline}");
     backend.destroy(place.id).await.unwrap();
     host.is_clean_but_for(&[]).await;
+}
+
+fn secret(name: &str, text: &str) -> SecretsToGive {
+    let file = SecretFile { name: name.parse().unwrap(), bytes: text.into() };
+    SecretsToGive { files: vec![file], ..Default::default() }
+}
+
+#[tokio::test]
+async fn secret_files_are_read_only_or_the_receipt_says_why_not() {
+    let Some(host) = Host::with_sandboxes().await else { return };
+    let backend = host.backend().await;
+    let place = place(Lifetime::Bound);
+    backend.ensure(&place).await.unwrap();
+    let guest = backend.guest(place.id);
+    assert_eq!(output(&guest, "ls -A /var/secrets").await, "");
+    let give = |name: &str, text: &str| Binding { secrets: secret(name, text), ..Default::default() };
+    let said = backend.bind(place.id, &give("token", "first")).await.unwrap().amendment.secrets;
+    backend.bind(place.id, &give("other", "second")).await.unwrap();
+    backend.bind(place.id, &give("token", "rotated")).await.unwrap();
+    let receipt = backend.observe(place.id).await.unwrap().unwrap().receipt.unwrap();
+    assert_eq!(receipt.secrets.files.iter().collect::<Vec<_>>(), ["other", "token"]);
+    let look = "cat /var/secrets/token /var/secrets/other; stat -L -c ' %a' /var/secrets /var/secrets/token";
+    assert_eq!(output(&guest, look).await, "rotatedsecond 755\n 444\n");
+
+    let change = "for try in 'echo x > token' 'rm -f token' 'chmod 777 token' 'touch mine' 'mv token mine' \
+                  'mv /run/secrets /run/mine' 'ln -sfn /tmp /var/secrets'; \
+                  do (cd /var/secrets; eval \"$try\") 2>/dev/null && echo \"$try\"; done; true";
+    if backend.facts().privileged {
+        assert_eq!(output(&guest, change).await, "");
+        assert_eq!(output(&guest, look).await, "rotatedsecond 755\n 444\n");
+        assert_eq!((said.changeable_because, receipt.secrets.changeable_because), (None, None));
+    } else {
+        // Nothing keeps a user from changing what is its own. That is what the receipt says.
+        assert_ne!(output(&guest, change).await, "");
+        assert!(said.changeable_because.unwrap().contains("same user"));
+        assert!(receipt.secrets.changeable_because.is_some());
+    }
 }
 
 #[tokio::test]

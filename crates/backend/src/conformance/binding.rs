@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cubicle_guest::client::Listening;
-use cubicle_model::{Binding, FileToWrite, Kind, Lifetime, LimitRequest, Listener, Mount, SandboxId};
+use cubicle_model::{
+    Binding, FileToWrite, Kind, Lifetime, LimitRequest, Listener, Mount, SandboxId, SecretFile, SecretsToGive,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -160,6 +162,43 @@ pub async fn a_listener_that_is_bound_again_has_what_waited_there(harness: &dyn 
     Verdict::Holds
 }
 
+pub async fn bind_gives_secrets_that_the_receipt_names_and_no_record_holds(harness: &dyn Harness) -> Verdict {
+    let backend = harness.open().await;
+    let secrets = secrets("file-hunter2", "env-hunter2");
+    let late = Binding { secrets, ..Default::default() };
+    let (id, bound) = match bound(harness, &backend, "secrets", &late).await {
+        Ok(bound) => bound,
+        Err(skipped) => return skipped,
+    };
+    let named = |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>();
+    let receipt = super::observed(&*backend, id).await.expect("the sandbox is there").receipt;
+    let receipt = receipt.expect("a ready sandbox has a receipt");
+    for (when, said) in [("at once", &bound.amendment.secrets), ("later", &receipt.secrets)] {
+        assert_eq!(named(&said.files), ["token"], "{when}");
+        assert_eq!(named(&said.env), ["API_KEY"], "{when}");
+    }
+    let mut journal = Vec::new();
+    let written = insist(async || backend.journal(id).await).await.expect("there is a journal");
+    std::io::Read::read_to_end(&mut written.expect("there is a journal"), &mut journal)
+        .expect("it can be read");
+    let told = serde_json::to_vec(&receipt).expect("a receipt is plain JSON");
+    for place in [journal, told, format!("{bound:?}").into_bytes()] {
+        assert!(!place.windows(7).any(|window| window == b"hunter2"), "a secret was told");
+    }
+    let inside = Inside::new(harness, &backend, id).await;
+    assert_eq!(inside.output(&["cat", "/var/secrets/token"]).await, "file-hunter2");
+    assert_eq!(inside.output(&["printenv", "API_KEY"]).await, "env-hunter2\n");
+    Verdict::Holds
+}
+
+fn secrets(file: &str, variable: &str) -> SecretsToGive {
+    let name = "token".parse().expect("a plain name");
+    SecretsToGive {
+        files: vec![SecretFile { name, bytes: file.into() }],
+        env: [("API_KEY".to_owned(), variable.to_owned())].into(),
+    }
+}
+
 /// Accepts one connection, says something and returns what it hears.
 async fn answer(listener: std::net::TcpListener) -> Vec<u8> {
     let listener = TcpListener::from_std(listener).expect("a listening socket that does not block");
@@ -199,6 +238,7 @@ pub async fn bind_of_what_cannot_be_bound_late_is_denied(harness: &dyn Harness) 
             },
         ),
         ("listeners", Binding { listeners: vec![Listener::tcp(8080)], ..Default::default() }),
+        ("secrets", Binding { secrets: secrets("a", "b"), ..Default::default() }),
     ];
     let mut tried = 0;
     for (part, late) in one_of_each {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cubicle_model::receipt::{
-    CapabilitySets, Cgroups, Credentials, Enforcement, Host, LimitInForce, Observed, VERSION,
+    CapabilitySets, Cgroups, Credentials, Enforcement, Host, LimitInForce, Observed, SecretsInside, VERSION,
 };
 use cubicle_model::{Limit, Limits, Placement, Receipt};
 
@@ -50,6 +50,7 @@ pub(super) fn receipt(place: &Placement, limits: &Limits) -> Receipt {
             interfaces: vec!["lo".into()],
             rlimits: BTreeMap::new(),
         },
+        secrets: SecretsInside::default(),
         attempts: None,
         contradictions: vec![],
     }

@@ -141,7 +141,7 @@ async fn claim(site: &Site, id: SandboxId) -> Result<Duration, Fault> {
             ..LimitRequest::default()
         },
         mounts: vec![Mount { source: workspace.path.clone(), target: "/workspace".into(), read_only: false }],
-        listeners: Vec::new(),
+        ..Binding::default()
     };
     tokio::time::sleep(QUIET).await;
     let from = Instant::now();

@@ -1,7 +1,6 @@
 //! The gateway behind a socket, as a control plane drives it.
 
 use std::net::TcpListener;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use cubicle_egress::control::{Common, ListenerKind, Remote, TermsText, serve};
@@ -30,7 +29,7 @@ async fn started() -> (Remote, std::net::SocketAddr, World, SandboxId) {
     remote.common(Common { bundles, own }).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let sandbox = world.sandbox;
-    remote.listener(sandbox, ListenerKind::Proxy, listener.into()).await.unwrap();
+    remote.listener(sandbox, ListenerKind::Proxy, listener.try_clone().unwrap().into()).await.unwrap();
     (remote, listener.local_addr().unwrap(), world, sandbox)
 }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 
 const USAGE: &str = "usage: sandboxd --listen unix:PATH --sandbox ID --key-file PATH --journal PATH
                 [--deadline-seconds N] [--journal-limit BYTES] [--workload-uid UID] [--workload-gid GID]
-                [--env NAME=VALUE]…
+                [--secrets-directory PATH] [--env NAME=VALUE]…
 
 The key file holds 32 bytes. Without --workload-uid execs run as the user of sandboxd itself.";
 
@@ -36,7 +36,7 @@ struct Arguments {
 }
 
 impl Arguments {
-    const KNOWN: [&str; 8] = [
+    const KNOWN: [&str; 9] = [
         "--listen",
         "--sandbox",
         "--key-file",
@@ -45,6 +45,7 @@ impl Arguments {
         "--journal-limit",
         "--workload-uid",
         "--workload-gid",
+        "--secrets-directory",
     ];
 
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
@@ -101,6 +102,7 @@ impl Arguments {
             lifeline: None,
             deadline_seconds,
             workload,
+            secrets: self.given.get("--secrets-directory").map_or("/run/secrets", String::as_str).into(),
             env: with_defaults(self.env),
             oom_events: oom_events(),
             max_execs: DEFAULT_MAX_EXECS,

@@ -17,6 +17,7 @@ mod output;
 mod past;
 mod render;
 mod routes;
+mod secrets;
 mod server;
 mod signals;
 mod slots;
@@ -31,6 +32,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use cubicle_model::SandboxId;
 use cubicle_sys::spawn::{Ids, Permit};
@@ -69,6 +71,8 @@ pub struct Config {
     pub workload: Workload,
     /// The complete environment of every exec, before its own additions.
     pub env: BTreeMap<String, String>,
+    /// Where secret files are put. The directory is pid 1's own where the workload is another user.
+    pub secrets: PathBuf,
     /// A file of the sandbox's cgroup with a line `oom_kill N`.
     pub oom_events: Option<OwnedFd>,
     /// How many execs may run at once.

@@ -14,7 +14,7 @@ use super::server::{Server, draft};
 use super::stream::{Format, Stream, Until};
 use super::tree::{self, Tag};
 use super::tunnel::Greeting;
-use super::{ending, files, signals, spec};
+use super::{ending, files, secrets, signals, spec};
 use crate::hello;
 use crate::journal::Kind;
 use crate::wire;
@@ -251,6 +251,11 @@ impl Server {
     /// Small files are written right here and not in a thread: nothing runs in the sandbox yet that would have to wait.
     fn bind(&mut self, request: wire::BindRequest) -> Result<(), Refusal> {
         spec::check_environment(&request.env)?;
+        spec::check_environment(&request.secrets.env)?;
+        secrets::check(&request.secrets.files)?;
+        for file in &request.secrets.files {
+            secrets::write(file, &self.settings.secrets)?;
+        }
         for file in &request.files {
             files::write_small(file, self.settings.workload)?;
         }
@@ -265,6 +270,7 @@ impl Server {
             self.set_deadline(seconds);
         }
         self.settings.env.extend(request.env);
+        self.settings.env.extend(request.secrets.env);
         Ok(())
     }
 

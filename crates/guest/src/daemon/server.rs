@@ -1,8 +1,10 @@
 //! The loop: waits for everything at once and passes on what happened.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cubicle_model::SandboxId;
@@ -111,15 +113,22 @@ impl Epoll {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Settings {
     pub(super) sandbox: SandboxId,
     pub(super) key: Key,
     pub(super) workload: Workload,
     pub(super) env: BTreeMap<String, String>,
+    pub(super) secrets: PathBuf,
     pub(super) max_execs: usize,
     pub(super) builtin_exe: Option<OwnedFd>,
     pub(super) permit: Permit,
+}
+
+/// Keys and environments are not for printing.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").field("sandbox", &self.sandbox).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -171,6 +180,7 @@ impl Server {
                 key: config.key,
                 workload: config.workload,
                 env: config.env,
+                secrets: config.secrets,
                 max_execs: config.max_execs,
                 builtin_exe: config.builtin_exe,
                 permit: config.permit,

@@ -142,7 +142,7 @@ fn sandbox_cannot_see_directories_of_the_host() {
     }
     assert_eq!(arena.attack(&["list", "/home"]).saw(), "agent");
     // Where what is small and writable is kept; it shows at its usual places, too.
-    assert_eq!(arena.attack(&["list", "/run"]).saw(), "home mnt shm tmp");
+    assert_eq!(arena.attack(&["list", "/run"]).saw(), "home mnt secrets shm tmp");
     for empty in ["/var/lib", "/var/log", "/var/cache"] {
         assert_eq!(arena.attack_from(arena.attacker, &["list", empty]).saw(), "", "{empty}");
     }

@@ -1,9 +1,12 @@
 //! What the host knows and no sandbox may.
 
-use cubicle_model::{Placement, Root};
+use cubicle_backend::Backend;
+use cubicle_guest::client::WriteFile;
+use cubicle_model::{Binding, LimitRequest, Placement, Root, SecretFile, SecretsToGive};
 
 use crate::arena::{Arena, fresh_id, placement, skip, token};
 
+const EROFS: i32 = rustix::io::Errno::ROFS.raw_os_error();
 const VARIABLE: &str = "CUBICLE_SECURITY_TEST_SECRET";
 const ALONE: &str = "secrets::secret_of_the_caller_is_nowhere_inside";
 
@@ -129,4 +132,31 @@ fn sandbox_cannot_read_settings_that_only_root_may_read() {
     if let Ok(bytes) = read {
         panic!("a file of mode 0600 is readable inside: {}", String::from_utf8_lossy(&bytes));
     }
+}
+
+#[test]
+fn sandbox_cannot_replace_or_write_its_secret_files() {
+    let Some(arena) = Arena::enter_as_root() else { return };
+    let fresh = arena.fresh(LimitRequest::default());
+    let secret = token();
+    let file = SecretFile { name: "key".parse().expect("a plain name"), bytes: secret.clone().into() };
+    let secrets = SecretsToGive { files: vec![file], ..Default::default() };
+    let late = Binding { secrets, ..Binding::default() };
+    arena.wait(arena.backend.bind(fresh.id, &late)).expect("secrets are given");
+    assert_eq!(fresh.attack(&["read", "/var/secrets/key"]).saw(), secret);
+
+    for path in ["/var/secrets/key", "/run/secrets/key", "/run/secrets", "/var/secrets"] {
+        fresh.attack(&["tamper", path]).refused(&[EROFS]);
+    }
+    let new =
+        ["/var/secrets/other", "/run/secrets/other", "/run/secrets/.hidden", "/run/other", "/var/other"];
+    fresh.attack(&[&["create"], &new[..]].concat()).refused(&[EROFS]);
+    for path in ["/var/secrets/key", "/run/secrets/key", "/var/secrets/other", "/run/secrets/other"] {
+        let written = arena.wait(fresh.guest().write_file(path, b"forged", WriteFile::default()));
+        assert!(written.is_err(), "{path} was written through the file API");
+    }
+    assert_eq!(fresh.attack(&["read", "/var/secrets/key"]).saw(), secret);
+    assert_eq!(fresh.attack(&["list", "/var/secrets"]).saw(), "key");
+    // Others have a directory of their own.
+    arena.attack_from(arena.neighbour, &["list", "/var/secrets"]).nothing();
 }

@@ -92,13 +92,21 @@ pub(super) fn write_small(file: &SmallFile, workload: Workload) -> Result<(), Re
             Refusal::new(500, "no_identity", format!("cannot act as the workload: {error}"))
         })?,
     };
-    written.map_err(|failure| {
-        let refusal = Refusal::new(failure.status, failure.code, failure.message);
-        match failure.hint {
-            Some(hint) => refusal.hint(hint),
-            None => refusal,
-        }
-    })
+    written.map_err(refusal)
+}
+
+/// Replaces a small file in the calling thread, with the rights of the daemon itself.
+pub(super) fn write_as_daemon(path: &str, mode: u32, bytes: &[u8]) -> Result<(), Refusal> {
+    let write = || write::put_whole(Root::of_this_process()?, path, mode, bytes);
+    write().map_err(refusal)
+}
+
+fn refusal(failure: Failure) -> Refusal {
+    let refusal = Refusal::new(failure.status, failure.code, failure.message);
+    match failure.hint {
+        Some(hint) => refusal.hint(hint),
+        None => refusal,
+    }
 }
 
 /// Unpacks an archive below `into` of a directory that stands for the sandbox's root, for tests of hostile archives.
