@@ -83,11 +83,8 @@ impl From<model::Bill> for Bill {
             bytes_received: line.bytes_received,
             duration_ms: line.milliseconds,
         };
-        let denial = |denial: model::Denial| Denial {
-            target: denial.target,
-            rule: denial.rule,
-            count: denial.count,
-        };
+        let denial =
+            |denial: model::Denial| Denial { target: denial.target, rule: denial.rule, count: denial.count };
         Self {
             lines: bill.lines.into_iter().map(line).collect(),
             denials: bill.denials.into_iter().map(denial).collect(),

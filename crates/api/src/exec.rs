@@ -9,9 +9,9 @@ use cubicle_model::{Command, Exit, LimitRequest, Stdin, Timestamp, TtySize};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Bill, LeaseEgress, NewFile};
 use crate::lease::is_default;
 use crate::schema;
+use crate::{Bill, LeaseEgress, NewFile};
 
 /// What to run in a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

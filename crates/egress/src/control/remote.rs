@@ -107,18 +107,15 @@ impl Remote {
     }
 }
 
-async fn exchange(
-    wire: &Mutex<Option<Wire>>,
-    call: Call,
-    descriptor: Option<OwnedFd>,
-) -> io::Result<Reply> {
+async fn exchange(wire: &Mutex<Option<Wire>>, call: Call, descriptor: Option<OwnedFd>) -> io::Result<Reply> {
     let mut place = wire.lock().await;
     let wire = place.take().ok_or(io::ErrorKind::NotConnected)?;
     let exchange = async {
         wire.send(&call, descriptor.as_ref().map(AsFd::as_fd)).await?;
         wire.receive::<Reply>().await?.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
     };
-    let (reply, _) = timeout(DEADLINE, exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    let (reply, _) =
+        timeout(DEADLINE, exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     *place = Some(wire);
     Ok(reply)
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use cubicle_egress::control::TermsText;
 use cubicle_guest::client::Guest;
-use cubicle_model::egress::{Attempt, Bill, Host, LeaseEgress, Policy, Ruleset, SaidBy, Scheme, Verdict, Via};
+use cubicle_model::egress::{
+    Attempt, Bill, Host, LeaseEgress, Policy, Ruleset, SaidBy, Scheme, Verdict, Via,
+};
 use cubicle_model::{Binding, ExecId, Fault, Kind, Lease, LeaseId, Name, SandboxId, Scope};
 use cubicle_store::{Exec, KeptBill};
 use tracing::{debug, warn};
@@ -65,7 +67,10 @@ impl App {
     /// The sockets of a sandbox that nobody has yet, so that whoever gets it does not wait for them.
     pub(crate) async fn egress_sockets(&self, guest: &Guest) -> Option<Sockets> {
         self.egress.as_ref()?;
-        Sockets::usual(guest).await.inspect_err(|fault| debug!(error = %fault, "no sockets for egress yet")).ok()
+        Sockets::usual(guest)
+            .await
+            .inspect_err(|fault| debug!(error = %fault, "no sockets for egress yet"))
+            .ok()
     }
 
     /// Gives the sandbox of a lease its way out.
@@ -129,7 +134,9 @@ impl App {
         let runs = self.store.exec(exec).await?.is_some_and(|exec| exec.ended.is_none());
         match runs {
             true => Ok(lease),
-            false => self.store.change_egress(self.own_context(), lease.id, move |now| Ok(now.ending(exec))).await,
+            false => {
+                self.store.change_egress(self.own_context(), lease.id, move |now| Ok(now.ending(exec))).await
+            }
         }
     }
 
@@ -213,7 +220,8 @@ impl App {
             if !outlet.was_used().await {
                 continue;
             }
-            let Some(lease) = self.store.lease(outlet.lease).await?.filter(|lease| !lease.status.has_ended()) else {
+            let Some(lease) = self.store.lease(outlet.lease).await?.filter(|lease| !lease.status.has_ended())
+            else {
                 continue;
             };
             egress.change(&outlet, self.terms(lease.id).await?).await?;

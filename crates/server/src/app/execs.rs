@@ -405,7 +405,11 @@ impl App {
         match self.gather(&exec, limits).await {
             Ok(output) => {
                 let ended = exec.ended.unwrap_or_else(|| self.ended_by(&output));
-                Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output: Some(output), egress: self.kept_bill(exec.id).await? })
+                Ok(Told {
+                    exec: Exec { ended: Some(ended), ..exec },
+                    output: Some(output),
+                    egress: self.kept_bill(exec.id).await?,
+                })
             }
             // It never ran, or its sandbox ended under it, or its output was kept long enough.
             Err(fault) if fault.kind() == Kind::NotFound => {

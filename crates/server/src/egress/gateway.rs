@@ -53,7 +53,8 @@ impl Gateway {
             return Ok(living);
         }
         turn.breathe().await;
-        let cannot = |error| Fault::new(Kind::Unavailable, "the egress gateway cannot be started").because(error);
+        let cannot =
+            |error| Fault::new(Kind::Unavailable, "the egress gateway cannot be started").because(error);
         let StartedGateway { control, ended } = (self.start)().map_err(cannot)?;
         let remote = Arc::new(Remote::new(control).map_err(cannot)?);
         remote.common(self.common.clone()).await?;
@@ -87,7 +88,8 @@ impl Gateway {
     /// Waits until this gateway is not the living one any more.
     pub(super) async fn gone(&self, number: u64) {
         let mut living = self.living.subscribe();
-        let is_another = |living: &Option<Living>| living.as_ref().is_none_or(|living| living.number != number);
+        let is_another =
+            |living: &Option<Living>| living.as_ref().is_none_or(|living| living.number != number);
         // The sender lives as long as this does.
         let _ = living.wait_for(is_another).await;
     }

@@ -89,15 +89,13 @@ impl Egress {
     /// What a sandbox is given so that it trusts the gateway, where a policy has hosts inspected. Every client has its own
     /// variable for that.
     pub(crate) fn trust(&self, policy: &Policy) -> Option<(BTreeMap<String, String>, FileToWrite)> {
-        let inspects = policy.rules.iter().any(
-            |statement| matches!(statement, Statement::Rule(rule) if rule.verb == Verb::Inspect),
-        );
+        let inspects = policy
+            .rules
+            .iter()
+            .any(|statement| matches!(statement, Statement::Rule(rule) if rule.verb == Verb::Inspect));
         let trusted = self.trusted.as_ref().filter(|_| inspects)?;
-        let file = FileToWrite {
-            path: CERTIFICATES.to_owned(),
-            bytes: trusted.as_bytes().to_vec(),
-            mode: 0o644,
-        };
+        let file =
+            FileToWrite { path: CERTIFICATES.to_owned(), bytes: trusted.as_bytes().to_vec(), mode: 0o644 };
         let variables = TRUST_VARIABLES.iter().map(|name| ((*name).to_owned(), CERTIFICATES.to_owned()));
         Some((variables.collect(), file))
     }
@@ -110,7 +108,11 @@ impl Egress {
     /// What holds for a template that says nothing itself.
     pub(crate) fn usual(&self, template: &TemplateRef) -> Policy {
         let said = self.policies.get(&template.name);
-        said.or_else(|| self.policies.iter().find(|(name, _)| name.as_str() == "default").map(|(_, policy)| policy)).cloned().unwrap_or_default()
+        said.or_else(|| {
+            self.policies.iter().find(|(name, _)| name.as_str() == "default").map(|(_, policy)| policy)
+        })
+        .cloned()
+        .unwrap_or_default()
     }
 
     /// The rules of a policy, or why it cannot be used.

@@ -51,7 +51,8 @@ impl Account {
         self.bill.add(other.bill);
         match (&mut self.minimal, other.minimal) {
             (Some(own), Some(other)) => {
-                let new = other.rules.into_iter().filter(|rule| !own.rules.contains(rule)).collect::<Vec<_>>();
+                let new =
+                    other.rules.into_iter().filter(|rule| !own.rules.contains(rule)).collect::<Vec<_>>();
                 own.rules.extend(new);
             }
             (own @ None, other) => *own = other,

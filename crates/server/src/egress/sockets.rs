@@ -84,7 +84,8 @@ impl Sockets {
 }
 
 fn wanted(policy: &Policy) -> Vec<(Listener, ListenerKind)> {
-    let ports: BTreeSet<u16> = policy.rules.iter().filter_map(named_port).filter(|port| !WEB.contains(port)).collect();
+    let ports: BTreeSet<u16> =
+        policy.rules.iter().filter_map(named_port).filter(|port| !WEB.contains(port)).collect();
     let forward = |port| (Listener::tcp(port).everywhere(), ListenerKind::Forward);
     let mut all = vec![
         (Listener::tcp(PROXY), ListenerKind::Proxy),
@@ -130,9 +131,14 @@ mod tests {
         let usual = [3128, 53, 53, 80, 443];
         assert_eq!(ports("none"), usual);
         assert_eq!(ports("allow a.example; allow *.b.example:*; deny c.example:22"), usual);
-        let more = ports("allow tcp://db.example:5432; allow tcp://db.example:5432; allow https://a.example:8443");
+        let more =
+            ports("allow tcp://db.example:5432; allow tcp://db.example:5432; allow https://a.example:8443");
         assert_eq!(more, [&usual[..], &[5432, 8443]].concat());
-        assert_eq!(ports("allow tcp://a.example:53; allow a.example:3128"), usual, "these are the gateway's own");
+        assert_eq!(
+            ports("allow tcp://a.example:53; allow a.example:3128"),
+            usual,
+            "these are the gateway's own"
+        );
         let many: String = (6000..6100).map(|port| format!("allow tcp://a.example:{port};")).collect();
         assert_eq!(ports(&many).len(), usual.len() + MOST_PORTS);
     }

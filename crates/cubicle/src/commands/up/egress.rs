@@ -45,7 +45,8 @@ pub(super) async fn settings(
         let policy: Policy = text.parse().map_err(|error| {
             Fault::new(Kind::Internal, format!("the default policy of '{name}' cannot be read: {error}"))
         })?;
-        policies.insert(name.parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?, policy);
+        policies
+            .insert(name.parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?, policy);
     }
     Ok(EgressSettings {
         start: Arc::new(move || started(gateway::spawn(&options, &environment)?)),
@@ -124,11 +125,8 @@ fn indexes(said: &settings::Egress) -> BTreeMap<String, String> {
 /// What a sandbox trusts whose policy has hosts inspected: what the host trusts, what the operator adds, and the authority.
 fn trusted(extra: Option<&Path>, own: &str) -> Result<String, Fault> {
     /// Where distributions keep them, in one file.
-    const USUAL: [&str; 3] = [
-        "/etc/ssl/certs/ca-certificates.crt",
-        "/etc/pki/tls/certs/ca-bundle.crt",
-        "/etc/ssl/ca-bundle.pem",
-    ];
+    const USUAL: [&str; 3] =
+        ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
     let mut all = USUAL.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
     if let Some(path) = extra {
         let unreadable = |error| {
