@@ -1,5 +1,7 @@
 //! What sandboxes may reach, and what they have reached.
 
+use std::collections::BTreeMap;
+
 use cubicle_model::egress::{self as model, Policy, SaidBy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,6 +19,20 @@ pub struct LeaseEgress {
     /// Allow what no rule denies, and note it: `minimal_policy` says what would have been needed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub record: bool,
+}
+
+/// Secrets that are put into a sandbox, by their names: the last resort, for programs that cannot do with what the gateway
+/// adds to their requests. The receipt of the sandbox says so. Needs the scope `manage`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct GivenSecrets {
+    /// As files in `/var/secrets`, which the workload cannot change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(example = json!(["OPENAI_API_KEY"]))]
+    pub files: Vec<String>,
+    /// As variables of the environment, which whatever runs inside can read: the name of the variable, and of the secret.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
 }
 
 /// What holds for a lease, and what it has used so far.

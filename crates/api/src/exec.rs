@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::lease::is_default;
 use crate::schema;
-use crate::{Bill, LeaseEgress, NewFile};
+use crate::{Bill, GivenSecrets, LeaseEgress, NewFile};
 
 /// What to run in a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -113,6 +113,8 @@ pub struct CreateOneShot {
     /// What its sandbox may reach.
     #[serde(default, skip_serializing_if = "is_default")]
     pub egress: LeaseEgress,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub secrets: GivenSecrets,
 }
 
 fn default_template() -> String {
@@ -135,6 +137,7 @@ impl CreateOneShot {
             files: Vec::new(),
             limits: LimitRequest::default(),
             egress: LeaseEgress::default(),
+            secrets: GivenSecrets::default(),
         }
     }
 }

@@ -7,7 +7,7 @@ use cubicle_model::{LimitRequest, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{BytesText, LeaseEgress, schema};
+use crate::{BytesText, GivenSecrets, LeaseEgress, schema};
 
 /// What a lease is asked to be. Everything has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -47,6 +47,8 @@ pub struct CreateLease {
     /// What its sandbox may reach.
     #[serde(skip_serializing_if = "is_default")]
     pub egress: LeaseEgress,
+    #[serde(skip_serializing_if = "is_default")]
+    pub secrets: GivenSecrets,
     /// Whether to wait in the queue where there is no room. Otherwise the answer is `full`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub queue: bool,
@@ -65,6 +67,7 @@ impl Default for CreateLease {
             files: Vec::new(),
             limits: LimitRequest::default(),
             egress: LeaseEgress::default(),
+            secrets: GivenSecrets::default(),
             queue: false,
         }
     }

@@ -22,7 +22,7 @@ pub use admin::{
     ReplaceTenant, ShownToken, Tenant, WhoAmI,
 };
 pub use artifact::{Artifact, SignedUrl};
-pub use egress::{Bill, BillLine, Bundle, Denial, Egress, Explain, Explanation, LeaseEgress};
+pub use egress::{Bill, BillLine, Bundle, Denial, Egress, Explain, Explanation, GivenSecrets, LeaseEgress};
 pub use error::{Error, ErrorBody};
 pub use event::Event;
 pub use exec::{

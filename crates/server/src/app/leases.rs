@@ -1,5 +1,6 @@
 //! Acquire, renew and release leases.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use cubicle_model::egress::LeaseEgress;
 use cubicle_model::lease::LeaseEnd;
 use cubicle_model::{
     Binding, Fault, FileToWrite, Kind, Lease, LeaseId, LeaseStatus, LimitRequest, Reuse, Sandbox, SandboxId,
-    SandboxState, Scope, Template, Usage, hexadecimal,
+    SandboxState, Scope, SecretName, Template, Usage, hexadecimal,
 };
 use cubicle_store::{
     Acquire, Acquired, AfterLease, Context, Exec, LeaseFilter, Page, Planned, Promoted, Target,
@@ -48,15 +49,25 @@ pub(crate) struct LeaseRequest {
 /// What a sandbox is given for its user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Gifts {
-    pub(crate) env: std::collections::BTreeMap<String, String>,
+    pub(crate) env: BTreeMap<String, String>,
     pub(crate) files: Vec<FileToWrite>,
     pub(crate) limits: LimitRequest,
+    #[serde(default)]
+    pub(crate) secrets: SecretGifts,
+}
+
+/// Secrets that a sandbox is given, by their names: values are looked up when they are given, and kept nowhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SecretGifts {
+    pub(crate) files: BTreeSet<SecretName>,
+    pub(crate) env: BTreeMap<String, SecretName>,
 }
 
 impl Gifts {
     fn check(&self) -> Result<(), Fault> {
         let invalid = |text: String| Fault::new(Kind::Invalid, text);
-        if let Some(name) = self.env.keys().find(|name| !cubicle_model::template::is_variable_name(name)) {
+        let mut names = self.env.keys().chain(self.secrets.env.keys());
+        if let Some(name) = names.find(|name| !cubicle_model::template::is_variable_name(name)) {
             return Err(invalid(format!("'{name}' cannot be the name of a variable")));
         }
         if let Some((name, _)) = self.env.iter().find(|(_, value)| value.contains('\0')) {
@@ -227,6 +238,10 @@ impl App {
             }
         }
         asked.gifts.check()?;
+        if asked.gifts.secrets != SecretGifts::default() {
+            // Whoever has the sandbox can read them, and they are for those who set them.
+            caller.must(Scope::Manage)?;
+        }
         self.check_policy(asked.egress.policy.as_ref())?;
         let bad = |error: &dyn std::fmt::Display| invalid(error.to_string());
         let limits = template.recipe.limits().map_err(|error| bad(&error))?;
@@ -350,7 +365,9 @@ impl App {
             true => Gifts { limits: LimitRequest::default(), ..gifts },
             false => gifts,
         };
+        let secrets = self.secrets_to_give(&lease.tenant, &gifts.secrets).await?;
         let mut binding = gifts.binding();
+        binding.secrets = secrets;
         let trust = self.trust_for(lease).await?;
         binding.files.extend(trust.files);
         // What its user says goes before.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use cubicle_egress::secret::Secret;
+use cubicle_model::placement::{SecretFile, SecretsToGive};
 use cubicle_model::{CredentialBinding, Fault, Kind, Name, Scope, SecretName, SecretSource};
 use cubicle_store::{NewSecret, Page, StoredSecret};
 
+use super::leases::SecretGifts;
 use super::{App, Caller};
 use crate::secrets::{Held, LARGEST_VALUE, Whose, usual_binding};
 
@@ -149,6 +151,41 @@ impl App {
             Ok(())
         };
         self.to_its_end(removal).await
+    }
+}
+
+impl App {
+    /// The values of secrets that a sandbox is given.
+    pub(super) async fn secrets_to_give(
+        &self,
+        tenant: &Name,
+        asked: &SecretGifts,
+    ) -> Result<SecretsToGive, Fault> {
+        if *asked == SecretGifts::default() {
+            return Ok(SecretsToGive::default());
+        }
+        let holding = self.holding(tenant).await?;
+        let value = |name: &SecretName| -> Result<Vec<u8>, Fault> {
+            let held = holding.secrets.iter().find(|held| held.name == *name).ok_or_else(|| no_such(name))?;
+            let unavailable =
+                |why: &String| Fault::new(Kind::Unavailable, format!("'{name}' cannot be had now: {why}"));
+            Ok(held.value.as_ref().map_err(unavailable)?.reveal().to_vec())
+        };
+        let mut given = SecretsToGive::default();
+        for name in &asked.files {
+            let invalid = |error| Fault::new(Kind::Invalid, format!("{error}"));
+            let file = SecretFile { name: name.as_str().parse().map_err(invalid)?, bytes: value(name)? };
+            given.files.push(file);
+        }
+        for (variable, name) in &asked.env {
+            let text = String::from_utf8(value(name)?).ok().filter(|text| !text.contains('\0'));
+            let unfit = || {
+                Fault::new(Kind::Invalid, format!("'{name}' is not text and cannot be a variable"))
+                    .hint("give it as a file")
+            };
+            given.env.insert(variable.clone(), text.ok_or_else(unfit)?);
+        }
+        Ok(given)
     }
 }
 

@@ -110,7 +110,7 @@ pub(super) async fn one_shot(
         request: exec_id.map(|id| id.to_string()),
         ttl_seconds: Some(ttl),
         heartbeat_seconds: None,
-        gifts: super::leases::gifts(Default::default(), asked.files, asked.limits)?,
+        gifts: super::leases::gifts(Default::default(), asked.files, asked.limits, asked.secrets)?,
         egress: super::leases::egress(asked.egress),
         may_wait: false,
         one_shot: true,

@@ -7,11 +7,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use cubicle_api as api;
 use cubicle_model::egress::LeaseEgress;
-use cubicle_model::{Fault, FileToWrite, Kind, Lease, LeaseId, LeaseStatus};
+use cubicle_model::{Fault, FileToWrite, Kind, Lease, LeaseId, LeaseStatus, SecretName};
 
 use super::problem::Answer;
 use super::request::{Id, IdempotencyKey, MaybeJson, Paging, Query, paged};
-use crate::app::leases::{Gifts, LeaseRequest};
+use crate::app::leases::{Gifts, LeaseRequest, SecretGifts};
 use crate::app::{App, Caller};
 
 #[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
@@ -44,7 +44,7 @@ pub(super) async fn create(
         request: asked.request.or(key),
         ttl_seconds: asked.ttl_seconds,
         heartbeat_seconds: asked.heartbeat_seconds,
-        gifts: gifts(asked.env, asked.files, asked.limits)?,
+        gifts: gifts(asked.env, asked.files, asked.limits, asked.secrets)?,
         egress: egress(asked.egress),
         may_wait: asked.queue,
         one_shot: false,
@@ -124,6 +124,7 @@ pub(super) fn gifts(
     env: std::collections::BTreeMap<String, String>,
     files: Vec<api::NewFile>,
     limits: cubicle_model::LimitRequest,
+    secrets: api::GivenSecrets,
 ) -> Result<Gifts, Fault> {
     let file = |file: api::NewFile| {
         let bytes = file.content.bytes().map_err(|error| {
@@ -135,7 +136,18 @@ pub(super) fn gifts(
         };
         Ok(FileToWrite { path, bytes, mode: file.mode & 0o777 })
     };
-    Ok(Gifts { env, files: files.into_iter().map(file).collect::<Result<_, Fault>>()?, limits })
+    let secret = |name: String| -> Result<SecretName, Fault> {
+        name.parse().map_err(|error| Fault::new(Kind::Invalid, format!("{error}")))
+    };
+    let secrets = SecretGifts {
+        files: secrets.files.into_iter().map(secret).collect::<Result<_, Fault>>()?,
+        env: secrets
+            .env
+            .into_iter()
+            .map(|(variable, name)| Ok((variable, secret(name)?)))
+            .collect::<Result<_, Fault>>()?,
+    };
+    Ok(Gifts { env, files: files.into_iter().map(file).collect::<Result<_, Fault>>()?, limits, secrets })
 }
 
 fn show(app: &App, lease: Lease, position: Option<u64>) -> api::Lease {
