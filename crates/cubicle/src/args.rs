@@ -17,7 +17,9 @@ pub(crate) use administration::{
     Audit, AuditLs, AuditVerify, Events, KeyCreate, Keys, Template, TemplatePut, Tenant, TenantSet,
 };
 pub(crate) use control::{Cp, Exec, Kill, Lease, LeaseCreate, LeaseLs, Logs, Ps, Shell};
-pub(crate) use egress::{Egress, EgressCheck, EgressExplain, EgressGateway};
+pub(crate) use egress::{
+    Egress, EgressBill, EgressCheck, EgressExplain, EgressGateway, EgressRecord, EgressSet, EgressShow,
+};
 pub(crate) use local::{Bench, How, Ls, OneSandbox, Rm, Run, SandboxOptions, Shape, Up};
 pub(crate) use secrets::{SecretSet, Secrets};
 
@@ -181,6 +183,10 @@ impl Verb {
             Self::Egress(Egress::Bundles(shape)) => shape.json,
             Self::Egress(Egress::Explain(args)) => args.shape.json,
             Self::Egress(Egress::Check(args)) => args.shape.json,
+            Self::Egress(Egress::Show(args)) => args.shape.json,
+            Self::Egress(Egress::Set(args)) => args.shape.json,
+            Self::Egress(Egress::Bill(args)) => args.shape.json,
+            Self::Egress(Egress::Record(args)) => args.exec.how.json,
             Self::Secrets(Secrets::Set(args)) => args.shape.json,
             Self::Secrets(Secrets::List(shape)) => shape.json,
             Self::Template(Template::Ls(shape)) | Self::Tenant(Tenant::Ls(shape)) => shape.json,

@@ -97,8 +97,13 @@ pub(crate) struct OwnLease {
 }
 
 impl OwnLease {
-    pub(crate) async fn acquire(client: &Client, template: Option<&str>) -> Result<Self, Fault> {
-        let mut asked = api::CreateLease { ttl_seconds: Some(OWN_TTL), ..api::CreateLease::default() };
+    pub(crate) async fn acquire(
+        client: &Client,
+        template: Option<&str>,
+        egress: api::LeaseEgress,
+    ) -> Result<Self, Fault> {
+        let mut asked =
+            api::CreateLease { ttl_seconds: Some(OWN_TTL), egress, ..api::CreateLease::default() };
         if let Some(template) = template {
             asked.template = template.to_owned();
         }

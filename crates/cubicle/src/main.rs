@@ -105,7 +105,7 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Template(verb) => commands::template::template(verb, &context).await?,
         Verb::Secrets(verb) => commands::secrets::secrets(verb, &context).await?,
         Verb::Tenant(verb) => commands::tenant::tenant(verb, &context).await?,
-        Verb::Egress(verb) => commands::egress::egress(verb, &context)?,
+        Verb::Egress(verb) => commands::egress::egress(verb, &context).await?,
         Verb::FirstRun => commands::first_run::first_run(&context).await?,
         Verb::Completions { shell } => commands::completions::completions(*shell)?,
         Verb::Reference { of } => commands::reference::reference(*of)?,

@@ -19,6 +19,13 @@ pub(crate) enum Victim {
     Target(Target),
 }
 
+/// Whose bill it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Lease(LeaseId),
+    Exec(ExecId),
+}
+
 /// Where a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -58,6 +65,18 @@ impl FromStr for Victim {
         exec.or_else(|| given.parse().map(Self::Target).ok()).ok_or_else(|| NotAnId {
             given: given.into(),
             expected: "the id of an exec (exec-…), a lease (lease-…) or a sandbox (sbx-…)",
+        })
+    }
+}
+
+impl FromStr for Subject {
+    type Err = NotAnId;
+
+    fn from_str(given: &str) -> Result<Self, NotAnId> {
+        let lease = given.parse().map(Self::Lease).ok();
+        lease.or_else(|| given.parse().map(Self::Exec).ok()).ok_or_else(|| NotAnId {
+            given: given.into(),
+            expected: "the id of a lease (lease-…) or of an exec (exec-…)",
         })
     }
 }

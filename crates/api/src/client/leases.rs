@@ -1,11 +1,11 @@
 //! Leases and their sandboxes.
 
-use cubicle_model::{LeaseId, LeaseStatus, SandboxId};
+use cubicle_model::{ExecId, LeaseId, LeaseStatus, SandboxId};
 use hyper::Method;
 
 use super::query::Query;
 use super::{Call, Client, ClientError};
-use crate::{CreateLease, Lease, Sandbox, SandboxMetrics};
+use crate::{Bill, CreateLease, Egress, Lease, LeaseEgress, Sandbox, SandboxMetrics};
 
 /// Which leases are listed.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +42,18 @@ impl Client {
 
     pub async fn release(&self, id: LeaseId) -> Result<Lease, ClientError> {
         self.answer(Call::new(Method::DELETE, format!("/api/v1/leases/{id}"))).await
+    }
+
+    pub async fn lease_egress(&self, id: LeaseId) -> Result<Egress, ClientError> {
+        self.get(format!("/api/v1/leases/{id}/egress")).await
+    }
+
+    pub async fn change_lease_egress(&self, id: LeaseId, asked: &LeaseEgress) -> Result<Egress, ClientError> {
+        self.answer(Call::json(Method::PUT, format!("/api/v1/leases/{id}/egress"), asked)).await
+    }
+
+    pub async fn exec_egress(&self, id: ExecId) -> Result<Bill, ClientError> {
+        self.get(format!("/api/v1/execs/{id}/egress")).await
     }
 
     pub async fn sandboxes(&self, most: usize) -> Result<Vec<Sandbox>, ClientError> {

@@ -22,6 +22,10 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "NAME", conflicts_with = "target")]
     pub(crate) template: Option<String>,
 
+    /// What it may reach while it runs: a policy as text, a file with one, or - for standard input
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) egress: Option<String>,
+
     /// The sandbox, or the lease that has it; a sandbox of its own when absent
     #[arg(value_name = "ID")]
     pub(crate) target: Option<Target>,
@@ -164,6 +168,22 @@ pub(crate) struct LeaseCreate {
     /// CPU limit in cores: 0.5, 2
     #[arg(long, value_name = "N")]
     pub(crate) cpus: Option<Cores>,
+
+    /// What it may reach: a policy as text, a file with one, or - for standard input [default: the template's]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) egress: Option<String>,
+
+    /// Allow what no rule denies, and note it for 'cubicle egress show'
+    #[arg(long)]
+    pub(crate) record: bool,
+
+    /// Put a secret into /var/secrets, where whatever runs inside can read it
+    #[arg(long = "secret-file", value_name = "SECRET")]
+    pub(crate) secret_files: Vec<String>,
+
+    /// Give a secret as a variable, which is the last resort
+    #[arg(long = "secret-env", value_name = "NAME=SECRET")]
+    pub(crate) secret_variables: Vec<Variable>,
 
     /// Wait where there is no room, instead of being refused
     #[arg(long)]

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
+use cubicle_model::LeaseId;
 
 use super::{Shape, texts};
+use crate::target::Subject;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Egress {
@@ -19,6 +21,18 @@ pub(crate) enum Egress {
     /// Read a policy and say what is wrong with it, and where
     #[command(after_help = texts::EGRESS_CHECK)]
     Check(EgressCheck),
+    /// Show what a lease may reach
+    #[command(after_help = texts::EGRESS_SHOW)]
+    Show(EgressShow),
+    /// Change what a lease may reach, also for what it has open
+    #[command(after_help = texts::EGRESS_SET)]
+    Set(EgressSet),
+    /// Show what a lease or an exec has reached, and what it was refused
+    #[command(after_help = texts::EGRESS_BILL)]
+    Bill(EgressBill),
+    /// Run a command with everything allowed that no rule denies, and print the smallest policy that would do
+    #[command(after_help = texts::EGRESS_RECORD)]
+    Record(Box<EgressRecord>),
 }
 
 #[derive(Debug, Args)]
@@ -45,6 +59,58 @@ pub(crate) struct EgressExplain {
 
     #[command(flatten)]
     pub(crate) shape: Shape,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EgressShow {
+    /// The lease
+    #[arg(value_name = "LEASE")]
+    pub(crate) lease: LeaseId,
+
+    #[command(flatten)]
+    pub(crate) shape: Shape,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EgressSet {
+    /// The lease
+    #[arg(value_name = "LEASE")]
+    pub(crate) lease: LeaseId,
+
+    /// The policy: a file, - for standard input, or the text itself; the template's when absent
+    #[arg(long, short, value_name = "POLICY")]
+    pub(crate) policy: Option<String>,
+
+    /// Allow what no rule denies, and note it
+    #[arg(long)]
+    pub(crate) record: bool,
+
+    #[command(flatten)]
+    pub(crate) shape: Shape,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EgressBill {
+    /// A lease, or an exec
+    #[arg(value_name = "ID")]
+    pub(crate) subject: Subject,
+
+    /// Print lines of comma-separated values
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+
+    #[command(flatten)]
+    pub(crate) shape: Shape,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EgressRecord {
+    /// Write the policy to a file instead of standard error
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) exec: super::Exec,
 }
 
 #[derive(Debug, Args)]

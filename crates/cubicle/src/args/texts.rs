@@ -165,6 +165,33 @@ Exit codes: 0 when all of it is allowed, 3 when something is denied, 125 when th
 Nothing is sent and, without --resolve, no name is asked for: the gateway decides again by the address when something \
 connects.";
 
+pub(super) const EGRESS_SHOW: &str = "\
+Examples:
+  cubicle egress show lease-…
+  cubicle egress show lease-… --json | jq -r .policy";
+
+pub(super) const EGRESS_SET: &str = "\
+Examples:
+  cubicle egress set lease-… --policy 'allow @python; allow https://api.example.org'
+  cubicle egress set lease-… --policy policy.txt
+  cubicle egress set lease-…                       # back to its template's
+
+It holds when the command has ended: what it denies is closed. A policy that cannot be read changes nothing.";
+
+pub(super) const EGRESS_BILL: &str = "\
+Examples:
+  cubicle egress bill lease-…
+  cubicle egress bill exec-… --csv > bill.csv
+
+Execs that run in one sandbox at the same time share its network, and each other's lines.";
+
+pub(super) const EGRESS_RECORD: &str = "\
+Examples:
+  cubicle egress record -- pip install requests
+  cubicle egress record --output policy.txt --egress 'deny telemetry.example.org' -- npm ci
+
+Addresses that lead inwards stay refused unless a rule names them. The exit code is that of the command.";
+
 pub(super) const EGRESS_CHECK: &str = "\
 Examples:
   cubicle egress check policy.txt

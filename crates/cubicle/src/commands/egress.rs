@@ -1,6 +1,7 @@
-//! `cubicle egress`: what sandboxes may reach, without asking a server.
+//! `cubicle egress`: what sandboxes may reach.
 
 mod explain;
+mod served;
 
 use std::fmt::Write;
 use std::io::Read;
@@ -21,11 +22,15 @@ const UNUSABLE: i32 = 1;
 /// A policy is much shorter.
 const LONGEST_POLICY: u64 = 1 << 20;
 
-pub(crate) fn egress(verb: &Egress, context: &Context) -> Result<Ending, Failure> {
+pub(crate) async fn egress(verb: &Egress, context: &Context) -> Result<Ending, Failure> {
     match verb {
         Egress::Bundles(shape) => show_bundles(shape.json, context)?,
         Egress::Explain(args) => return Ok(explain::explain(args, context)?),
         Egress::Check(args) => check(args, context)?,
+        Egress::Show(args) => served::show(args, context).await?,
+        Egress::Set(args) => served::set(args, context).await?,
+        Egress::Bill(args) => served::bill(args, context).await?,
+        Egress::Record(args) => return served::record(args, context).await,
     }
     Ok(super::DONE)
 }
@@ -87,6 +92,20 @@ fn resolved(policy: &Policy, bundles: &Bundles) -> Result<cubicle_model::egress:
     policy.resolve(bundles, &OwnAddresses::default()).map_err(|unresolved| {
         invalid(unresolved.to_string()).hint("'cubicle egress bundles' shows all of them, and what to set")
     })
+}
+
+/// The policy in a file, on standard input, or as it stands there.
+pub(crate) fn policy(given: &str) -> Result<Policy, Fault> {
+    if given == "-" || Path::new(given).is_file() {
+        return parse(&read(given)?, shown(given));
+    }
+    let is_word = !given.contains(|c: char| c.is_whitespace() || c == ';') && !given.starts_with('@');
+    match parse(given, "the policy") {
+        Err(_) if is_word => Err(invalid(format!("'{given}' is neither a file nor a policy")).hint(
+            "a policy is written as in 'allow @git; allow *.example.org', or is in a file, or comes from -",
+        )),
+        parsed => parsed,
+    }
 }
 
 fn parse(text: &str, named: &str) -> Result<Policy, Fault> {

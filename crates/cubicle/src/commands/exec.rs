@@ -21,7 +21,7 @@ pub(crate) async fn exec(args: &Exec, context: &Context) -> Result<Ending, Failu
     let spec = spec(&args.how, args.argv.clone(), &context.environment)?;
     let client = control_plane::client(context)?;
     match args.target {
-        None if args.detach => detached(client.create_one_shot(&one_shot(&spec, args)).await, args),
+        None if args.detach => detached(client.create_one_shot(&one_shot(&spec, args)?).await, args),
         None => alone(args, &spec, &client, &mut signals).await,
         Some(target) => {
             let there = match target {
@@ -32,7 +32,9 @@ pub(crate) async fn exec(args: &Exec, context: &Context) -> Result<Ending, Failu
                 },
             };
             if args.detach {
-                return detached(client.create_exec(there, &in_background(&spec)).await, args);
+                let policy = egress(args)?.policy;
+                let asked = api::CreateExec { policy, ..in_background(&spec) };
+                return detached(client.create_exec(there, &asked).await, args);
             }
             inside(args, &spec, &client, there, &mut signals).await
         }
@@ -48,7 +50,7 @@ async fn alone(
 ) -> Result<Ending, Failure> {
     if passing(args).streams_input() {
         let lease = tokio::select! {
-            lease = OwnLease::acquire(client, args.template.as_deref()) => lease?,
+            lease = OwnLease::acquire(client, args.template.as_deref(), egress(args)?) => lease?,
             // A lease that was made all the same ends by itself soon.
             signal = signals.next_ending() => return Ok(Ending::Signal(signal)),
         };
@@ -58,7 +60,7 @@ async fn alone(
     }
     let started = Instant::now();
     let id = ExecId::from_random(random_bits());
-    let asked = api::CreateOneShot { exec_id: Some(id.to_string()), ..one_shot(spec, args) };
+    let asked = api::CreateOneShot { exec_id: Some(id.to_string()), ..one_shot(spec, args)? };
     let exec = tokio::select! {
         exec = client.create_one_shot(&asked) => exec.map_err(refused)?,
         signal = signals.next_ending() => {
@@ -72,7 +74,7 @@ async fn alone(
 }
 
 /// In a sandbox that a lease has.
-async fn inside(
+pub(super) async fn inside(
     args: &Exec,
     spec: &ExecSpec,
     client: &Client,
@@ -86,6 +88,8 @@ async fn inside(
         exec_id: Some(id.to_string()),
         tty: passing.size(),
         stdin: if passing.streams_input() { Stdin::Stream } else { Stdin::Closed },
+        // One that was leased for this has it from the beginning.
+        policy: if args.target.is_some() { egress(args)?.policy } else { None },
         ..in_background(spec)
     };
     tokio::select! {
@@ -181,16 +185,23 @@ fn in_background(spec: &ExecSpec) -> api::CreateExec {
     }
 }
 
-fn one_shot(spec: &ExecSpec, args: &Exec) -> api::CreateOneShot {
+/// Of a sandbox of its own.
+fn egress(args: &Exec) -> Result<api::LeaseEgress, Fault> {
+    let policy = args.egress.as_deref().map(super::egress::policy).transpose()?;
+    Ok(api::LeaseEgress { policy, record: false })
+}
+
+fn one_shot(spec: &ExecSpec, args: &Exec) -> Result<api::CreateOneShot, Fault> {
     let mut asked = api::CreateOneShot {
         cwd: spec.cwd.clone(),
         env: spec.env.clone(),
         timeout_seconds: spec.timeout_seconds,
         background: true,
+        egress: egress(args)?,
         ..api::CreateOneShot::new(Command::clone(&spec.command))
     };
     if let Some(template) = &args.template {
         asked.template.clone_from(template);
     }
-    asked
+    Ok(asked)
 }

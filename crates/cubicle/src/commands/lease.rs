@@ -49,6 +49,18 @@ async fn create(args: &LeaseCreate, client: &Client, context: &Context) -> Resul
             millicpus: args.cpus.map(|cores| cores.millicpus),
             ..LimitRequest::default()
         },
+        egress: api::LeaseEgress {
+            policy: args.egress.as_deref().map(super::egress::policy).transpose()?,
+            record: args.record,
+        },
+        secrets: api::GivenSecrets {
+            files: args.secret_files.clone(),
+            env: args
+                .secret_variables
+                .iter()
+                .map(|set| (set.name.clone(), set.value.clone().unwrap_or_else(|| set.name.clone())))
+                .collect(),
+        },
         queue: args.queue,
         ..api::CreateLease::default()
     };

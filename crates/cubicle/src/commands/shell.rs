@@ -25,7 +25,7 @@ pub(crate) async fn shell(args: &Shell, context: &Context) -> Result<Ending, Fai
         return Ok(converse(args, &client, sandbox, &mut signals).await?);
     }
     let lease = tokio::select! {
-        lease = OwnLease::acquire(&client, args.template.as_deref()) => lease?,
+        lease = OwnLease::acquire(&client, args.template.as_deref(), Default::default()) => lease?,
         // A lease that was made all the same ends by itself soon.
         signal = signals.next_ending() => return Ok(Ending::Signal(signal)),
     };

@@ -2,12 +2,11 @@
 
 use std::fmt::Write;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
 use cubicle_model::Fault;
 use cubicle_model::egress::{
-    Allowed, Attempt, Conduct, Denied, Host, Policy, Ruleset, Scheme, Statement, Verdict, Via,
+    Allowed, Attempt, Conduct, Denied, Host, Ruleset, Scheme, Statement, Verdict, Via,
 };
 use serde::Serialize;
 
@@ -29,7 +28,7 @@ pub(super) fn explain(args: &EgressExplain, context: &Context) -> Result<Ending,
             (super::parse(&text, "the policy")?, found.parsed()?)
         }
         None => {
-            let policy = policy(args.policy.as_deref().unwrap_or("-"))?;
+            let policy = super::policy(args.policy.as_deref().unwrap_or("-"))?;
             let bundles = super::bundles_of(&policy, context)?;
             (policy, bundles)
         }
@@ -52,20 +51,6 @@ pub(super) fn explain(args: &EgressExplain, context: &Context) -> Result<Ending,
     }
     let all = answers.iter().all(|answer| answer.allowed);
     Ok(Ending::Code(if all { 0 } else { DENIED }))
-}
-
-/// The policy in a file, on standard input, or as it stands there.
-fn policy(given: &str) -> Result<Policy, Fault> {
-    if given == "-" || Path::new(given).is_file() {
-        return super::parse(&super::read(given)?, super::shown(given));
-    }
-    let is_word = !given.contains(|c: char| c.is_whitespace() || c == ';') && !given.starts_with('@');
-    match super::parse(given, "the policy") {
-        Err(_) if is_word => Err(invalid(format!("'{given}' is neither a file nor a policy")).hint(
-            "a policy is written as in 'allow @git; allow *.example.org', or is in a file, or comes from -",
-        )),
-        parsed => parsed,
-    }
 }
 
 /// What somebody wants to reach.
