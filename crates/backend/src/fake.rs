@@ -1,11 +1,11 @@
 //! A host in memory: sandboxes that take no kernel and no time, for tests of whatever uses a backend.
 
+mod given;
 mod guest;
 mod receipt;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -13,11 +13,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cubicle_guest::client::Listening;
 use cubicle_guest::hello::Key;
-use cubicle_model::placement::SECRETS_DIRECTORY;
 use cubicle_model::receipt::{Amendment, SecretsInside};
 use cubicle_model::{
-    Binding, Fault, Isolation, Kind, Lifetime, Limits, Listener, Medium, Mount, Placement, Protocol, Receipt,
-    Root, SandboxId, SecretFile, SecretsToGive, Trust,
+    Binding, Fault, Isolation, Kind, Lifetime, Limits, Listener, Medium, Mount, Placement, Receipt, Root,
+    SandboxId, Trust,
 };
 
 use crate::{
@@ -190,43 +189,6 @@ impl Sandbox {
 
     fn receipt(&self) -> Receipt {
         Receipt { secrets: self.secrets.clone(), ..receipt(&self.placement, &self.limits) }
-    }
-}
-
-impl Sandbox {
-    fn hide(&mut self, given: &SecretsToGive) -> SecretsInside {
-        let path = |file: &SecretFile| format!("{SECRETS_DIRECTORY}/{}", file.name);
-        self.files.extend(given.files.iter().map(|file| (path(file), file.bytes.clone())));
-        self.env.extend(given.env.clone());
-        let named = SecretsInside::of(given, true);
-        self.secrets.files.extend(named.files.clone());
-        self.secrets.env.extend(named.env.clone());
-        named
-    }
-
-    /// Sockets of these listeners, the same as before for those that are there.
-    fn listen(&mut self, asked: &[Listener]) -> Result<Vec<Listening>, Fault> {
-        let mut listen = |listener: &Listener| {
-            if let Some(kept) = self.listeners.get(listener) {
-                return kept.try_clone();
-            }
-            let free = (Ipv4Addr::LOCALHOST, 0);
-            let made = match listener.protocol {
-                Protocol::Tcp => Listening::Tcp(TcpListener::bind(free)?),
-                Protocol::Udp => Listening::Udp(UdpSocket::bind(free)?),
-            };
-            match &made {
-                Listening::Tcp(made) => made.set_nonblocking(true)?,
-                Listening::Udp(made) => made.set_nonblocking(true)?,
-            }
-            let given = made.try_clone();
-            self.listeners.insert(*listener, made);
-            given
-        };
-        let cannot = |listener: &Listener, error| {
-            Fault::new(Kind::Internal, format!("cannot listen for {listener}")).because(error)
-        };
-        asked.iter().map(|listener| listen(listener).map_err(|error| cannot(listener, error))).collect()
     }
 }
 

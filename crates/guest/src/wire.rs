@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddrV4;
 
 use cubicle_model::receipt::Amendment;
 use cubicle_model::{Command, ExecId, Exit, Listener, SandboxId, SecretFileName, SecretsToGive};
@@ -259,6 +260,9 @@ pub const MOST_LISTENERS_AT_ONCE: usize = cubicle_sys::socket::MOST_DESCRIPTORS;
 #[serde(deny_unknown_fields)]
 pub struct ListenRequest {
     pub listeners: Vec<Listener>,
+    /// No descriptor is given away: the guest accepts connections itself and opens a parked connection for each.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forward: bool,
 }
 
 /// The answer to it, with the ports that were chosen. The descriptors beside it are in the same order.
@@ -280,6 +284,17 @@ pub struct OpenRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
     pub open: String,
+    /// There when the stream is a connection to a forwarded listener.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrival: Option<Arrival>,
+}
+
+/// A connection that a program inside made to a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrival {
+    pub listener: Listener,
+    /// The address that the program meant, of those that the listener has.
+    pub to: SocketAddrV4,
 }
 
 /// The answer to `POST /exec/{id}/stdin`.

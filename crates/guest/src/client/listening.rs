@@ -65,11 +65,8 @@ impl Guest {
         if !(1..=MOST_LISTENERS_AT_ONCE).contains(&listeners.len()) {
             return Err(ClientError::Invalid("1 to 16 listeners can be asked for at once"));
         }
-        let body = to_json(&ListenRequest { listeners: listeners.to_vec() })?;
-        let request = request("POST /listen", &[], &body);
-        // Another free port would be another listener.
-        let any_port = listeners.iter().any(|listener| listener.port == 0);
-        let repeat = if any_port { Repeat::Never } else { Repeat::Safe };
+        let body = to_json(&ListenRequest { listeners: listeners.to_vec(), forward: false })?;
+        let (request, repeat) = (request("POST /listen", &[], &body), repeat(listeners));
         let exchange = async {
             let mut body = self.request_with(&request, repeat, Beside::Descriptors).await?.body;
             let descriptors = body.take_descriptors();
@@ -80,26 +77,33 @@ impl Guest {
     }
 }
 
+/// Another free port would be another listener.
+pub(super) fn repeat(listeners: &[Listener]) -> Repeat {
+    if listeners.iter().any(|listener| listener.port == 0) { Repeat::Never } else { Repeat::Safe }
+}
+
 fn all_checked(
     asked: &[Listener],
     said: &[Listener],
     descriptors: Vec<OwnedFd>,
 ) -> Result<Vec<Listening>, ClientError> {
-    if descriptors.len() != asked.len() || said.len() != asked.len() {
+    if descriptors.len() != asked.len() {
         return Err(ClientError::Protocol("a listener is missing, or there is one too many"));
     }
-    asked
-        .iter()
-        .zip(said)
-        .zip(descriptors)
-        .map(|((asked, said), descriptor)| {
-            let same = Listener { port: if asked.port == 0 { said.port } else { asked.port }, ..*asked };
-            if same != *said || said.port == 0 {
-                return Err(ClientError::Protocol("a listener is not the one that was asked for"));
-            }
-            checked(*said, descriptor)
-        })
-        .collect()
+    same_listeners(asked, said)?;
+    said.iter().zip(descriptors).map(|(said, descriptor)| checked(*said, descriptor)).collect()
+}
+
+/// What a sandbox says it listens on is what was asked for, with a port where any would do.
+pub(super) fn same_listeners(asked: &[Listener], said: &[Listener]) -> Result<(), ClientError> {
+    let same = |asked: &Listener, said: &Listener| {
+        let port = if asked.port == 0 { said.port } else { asked.port };
+        *said == Listener { port, ..*asked } && said.port != 0
+    };
+    if asked.len() == said.len() && asked.iter().zip(said).all(|(asked, said)| same(asked, said)) {
+        return Ok(());
+    }
+    Err(ClientError::Protocol("a listener is not the one that was asked for"))
 }
 
 /// A descriptor from a sandbox may be anything; it is used only as what it should be.

@@ -8,6 +8,7 @@ mod connection;
 mod error;
 mod exec;
 mod files;
+mod forwarding;
 mod incoming;
 mod listening;
 pub mod quiet;
@@ -30,6 +31,7 @@ use connection::{Connection, Identity};
 pub use error::ClientError;
 pub use exec::{Event, ExecStream, Frame, Gathering, Outcome, OutputLimits, Records};
 pub use files::{Change, Entry, EntryKind, FileBody, Listing, Unpacked, WatchStream, WriteFile};
+pub use forwarding::{Forwarded, Forwarding};
 use incoming::Head;
 #[doc(hidden)]
 pub use incoming::decode_for_fuzzing;

@@ -76,6 +76,11 @@ pub struct Parked(Tunnel);
 impl Parked {
     /// Waits until the sandbox opens the stream; says what it asks for, which is the sandbox's word alone.
     pub async fn opened(self) -> Result<(String, Tunnel), ClientError> {
+        let (opened, tunnel) = self.line().await?;
+        Ok((opened.open, tunnel))
+    }
+
+    pub(super) async fn line(self) -> Result<(Opened, Tunnel), ClientError> {
         let mut tunnel = self.0;
         let mut line = Vec::new();
         loop {
@@ -91,8 +96,7 @@ impl Parked {
                 Err(error) => return Err(ClientError::Unavailable(error)),
             }
         }
-        let opened: Opened = json(&line)?;
-        Ok((opened.open, tunnel))
+        Ok((json(&line)?, tunnel))
     }
 }
 

@@ -316,3 +316,40 @@ async fn a_parked_connection_says_what_is_asked_for() {
     tunnel.read_to_string(&mut text).await.unwrap();
     assert_eq!((name.as_str(), text.as_str()), ("egress", "first"));
 }
+
+#[tokio::test]
+async fn a_connection_from_a_listener_that_nobody_asked_for_is_not_taken() {
+    let said = r#"{"listeners":[{"protocol":"tcp","address":"loopback","port":80}]}"#;
+    let table = [
+        (r#"{"open":"listener"}"#, false),
+        (
+            r#"{"open":"listener","arrival":{"listener":{"protocol":"tcp","address":"loopback","port":81},"to":"127.0.0.1:81"}}"#,
+            false,
+        ),
+        (
+            r#"{"open":"listener","arrival":{"listener":{"protocol":"tcp","address":"loopback","port":80},"to":"127.0.0.1:81"}}"#,
+            false,
+        ),
+        (
+            r#"{"open":"listener","arrival":{"listener":{"protocol":"tcp","address":"loopback","port":80},"to":"127.0.0.1:80"}}"#,
+            true,
+        ),
+    ];
+    for (line, taken) in table {
+        let opened = format!("HTTP/1.1 101 Switching Protocols\r\n\r\n{line}\nfirst").into_bytes();
+        let scripts = vec![Script::Answers(vec![ok(said)]), Script::Answers(vec![opened])];
+        let (guest, _) = guest(scripts);
+        let mut forwarding = guest.forward(&[Listener::tcp(80)], 1).await.unwrap();
+        match forwarding.next().await {
+            Ok(mut forwarded) => {
+                let mut text = String::new();
+                forwarded.stream.read_to_string(&mut text).await.unwrap();
+                assert!(taken && text == "first", "{line}");
+            }
+            Err(error) => assert!(!taken && matches!(error, ClientError::Protocol(_)), "{line}: {error:?}"),
+        }
+    }
+    let (guest, _) = guest(vec![Script::Answers(vec![ok(said)])]);
+    let other = guest.forward(&[Listener::tcp(81)], 1).await;
+    assert!(matches!(other, Err(ClientError::Protocol(_))), "{other:?}");
+}

@@ -5,6 +5,7 @@ use rustix::event::epoll::EventFlags;
 
 use super::connection::{Connection, Feeding, Phase, Sent};
 use super::files;
+use super::forward::is_there;
 use super::http::{self, BodyDecoder, Head, Refusal};
 use super::routes::Answer;
 use super::server::{Server, Token};
@@ -66,7 +67,9 @@ impl Server {
                     }
                 }
             }
-        } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+        } else if flags.intersects(EventFlags::HUP | EventFlags::ERR)
+            || (input_is_unwanted && matches!(connection.phase, Phase::Parked) && !is_there(connection.fd()))
+        {
             self.connections.free(key);
             return;
         }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::connection::Connection;
+use super::forward;
 use super::http::Refusal;
 use super::routes::{Answer, to_value};
 use super::server::Server;
@@ -22,26 +23,49 @@ const MOST_LISTENERS: usize = 64;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Every listener of the sandbox, with the port that it has.
+/// Every listener of the sandbox, with the port that it has. None ever goes, so that its number is its own.
 #[derive(Debug, Default)]
-pub(super) struct Listeners(Vec<Kept>);
+pub(super) struct Listeners {
+    pub(super) kept: Vec<Kept>,
+    /// Until then no connection is taken in, for want of what one needs.
+    pub(super) paused_until: u64,
+}
 
 #[derive(Debug, Clone)]
-struct Kept {
-    listener: Listener,
-    socket: Arc<OwnedFd>,
+pub(super) struct Kept {
+    pub(super) listener: Listener,
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) accepts: Accepts,
+}
+
+/// Who accepts connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Accepts {
+    /// Whoever has a descriptor.
+    Host,
+    /// The daemon, when it can pass one on; then it is woken.
+    Daemon { woken: bool },
 }
 
 impl Server {
-    /// Gives away descriptors of listeners, which are made unless they are there. After a refusal there are no new ones.
+    /// Gives away descriptors of listeners, or begins to accept on them; they are made unless they are there. After a
+    /// refusal there are no new ones.
     pub(super) fn listen(
         &mut self,
         connection: &mut Connection,
-        request: wire::ListenRequest,
+        request: &wire::ListenRequest,
     ) -> Result<Answer, Refusal> {
+        if request.forward {
+            forward::check(&request.listeners)?;
+        }
         let wanted = self.listeners.find_or_make(&request.listeners)?;
         let listeners = wanted.iter().map(|kept| kept.listener).collect();
-        connection.send_descriptors_with_next(wanted.into_iter().map(|kept| kept.socket).collect());
+        for kept in &wanted {
+            self.set_forwarded(kept.listener, request.forward)?;
+        }
+        if !request.forward {
+            connection.send_descriptors_with_next(wanted.into_iter().map(|kept| kept.socket).collect());
+        }
         Ok(Answer::Json(200, to_value(&wire::Listened { listeners })))
     }
 }
@@ -49,13 +73,13 @@ impl Server {
 impl Listeners {
     fn find_or_make(&mut self, asked: &[Listener]) -> Result<Vec<Kept>, Refusal> {
         check(asked)?;
-        let known = |listener: &Listener| self.0.iter().find(|kept| kept.listener == *listener);
+        let known = |listener: &Listener| self.kept.iter().find(|kept| kept.listener == *listener);
         let new = asked.iter().filter(|listener| known(listener).is_none()).count();
-        if self.0.len() + new > MOST_LISTENERS {
+        if self.kept.len() + new > MOST_LISTENERS {
             return Err(Refusal::new(
                 429,
                 "too_many_listeners",
-                format!("a sandbox has at most {MOST_LISTENERS} listeners; this one has {}", self.0.len()),
+                format!("a sandbox has at most {MOST_LISTENERS} listeners; this one has {}", self.kept.len()),
             )
             .hint("ask again for those that are there, or make a new sandbox"));
         }
@@ -65,8 +89,8 @@ impl Listeners {
         });
         let wanted = wanted.collect::<Result<Vec<Kept>, Refusal>>()?;
         for kept in &wanted {
-            if !self.0.iter().any(|before| before.listener == kept.listener) {
-                self.0.push(kept.clone());
+            if !self.kept.iter().any(|before| before.listener == kept.listener) {
+                self.kept.push(kept.clone());
             }
         }
         Ok(wanted)
@@ -107,7 +131,8 @@ fn make(listener: Listener) -> Result<Kept, Errno> {
         rustix::net::listen(&socket, BACKLOG)?;
     }
     let port = SocketAddrV4::try_from(rustix::net::getsockname(&socket)?)?.port();
-    Ok(Kept { listener: Listener { port, ..listener }, socket: Arc::new(socket) })
+    let listener = Listener { port, ..listener };
+    Ok(Kept { listener, socket: Arc::new(socket), accepts: Accepts::Host })
 }
 
 fn refusal(listener: Listener, errno: Errno) -> Refusal {

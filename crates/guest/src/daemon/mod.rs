@@ -8,6 +8,7 @@ mod conversation;
 mod ending;
 mod exec;
 pub mod files;
+mod forward;
 pub mod http;
 mod input;
 mod launch;

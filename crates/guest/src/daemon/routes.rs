@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::connection::{Connection, Moment, Phase};
+use super::forward::Unparked;
 use super::http::{self, Head, Refusal};
 
 use super::server::{Server, draft};
@@ -86,7 +87,7 @@ impl Server {
                 self.set_deadline(request.seconds);
                 Ok(Answer::Json(200, json!({ "deadline_seconds": self.deadline_seconds() })))
             }
-            ("POST", ["listen"]) => self.listen(connection, parse(body)?),
+            ("POST", ["listen"]) => self.listen(connection, &parse(body)?),
             ("POST", ["accept", "open"]) => self.open_parked(body),
             (
                 _,
@@ -277,19 +278,15 @@ impl Server {
     /// Opens a parked connection from the guest's side and joins it with a port of the sandbox.
     fn open_parked(&mut self, body: &[u8]) -> Result<Answer, Refusal> {
         let request: wire::OpenRequest = parse(body)?;
-        let parked = loop {
-            let Some(key) = self.parked.pop_front() else {
-                return Err(Refusal::new(409, "none_parked", "the host has no connection parked here")
-                    .hint("the host parks one with POST /accept"));
-            };
-            if let Some(connection) = self.connections.take(key) {
-                self.connections.free(key);
-                break connection;
-            }
+        let Some(parked) = self.first_parked() else {
+            return Err(Refusal::new(409, "none_parked", "the host has no connection parked here")
+                .hint("the host parks one with POST /accept"));
         };
-        self.epoll.remove(parked.fd());
-        let (fd, early) = parked.into_parts();
-        let line = hello::line(&wire::Opened { open: request.name });
+        let Some(Unparked { fd, early, outgoing }) = self.unpark(parked) else {
+            return Err(Refusal::new(409, "none_parked", "the host has just taken its connection away"));
+        };
+        let opened = wire::Opened { open: request.name, arrival: None };
+        let line = [outgoing, hello::line(&opened)].concat();
         match self.open_tunnel(fd, early, request.port, Greeting::Line(line)) {
             Ok(()) => Ok(Answer::Json(200, json!({}))),
             Err((_, refusal)) => Err(refusal),

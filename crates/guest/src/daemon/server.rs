@@ -41,7 +41,7 @@ const EXIT_ASKED: i32 = 0;
 /// Beside one connection for each exec that may run.
 const SPARE_CONNECTIONS: usize = 64;
 const EVENTS_AT_ONCE: usize = 32;
-const FEATURES: &[&str] = &["exec", "files", "journal", "listen", "ports", "accept"];
+const FEATURES: &[&str] = &["exec", "files", "journal", "listen", "ports", "accept", "forward"];
 
 /// Whom an event is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,7 @@ pub(super) enum Token {
     Workers,
     Connection(u64),
     Tunnel(u64, Side),
+    Forward(u64),
     Output(u32, Which),
     Input(u32),
 }
@@ -72,6 +73,7 @@ impl Token {
             Self::Output(exec, Which::Stdout) => (8, exec.into()),
             Self::Output(exec, Which::Stderr) => (9, exec.into()),
             Self::Input(exec) => (10, exec.into()),
+            Self::Forward(number) => (11, number),
         };
         kind << 56 | number
     }
@@ -90,6 +92,7 @@ impl Token {
             8 => Self::Output(number as u32, Which::Stdout),
             9 => Self::Output(number as u32, Which::Stderr),
             10 => Self::Input(number as u32),
+            11 => Self::Forward(number),
             _ => return None,
         })
     }
@@ -277,6 +280,7 @@ impl Server {
             }
             self.settle();
             self.deliver();
+            self.watch_forwarded();
         }
     }
 
@@ -290,6 +294,7 @@ impl Server {
             Token::Workers => self.take_back_from_workers(),
             Token::Connection(key) => self.drive(key, flags),
             Token::Tunnel(key, side) => self.drive_tunnel(key, side, flags),
+            Token::Forward(number) => self.take_in(number as usize),
             Token::Output(exec, which) => {
                 self.read_output(exec, which);
             }
@@ -326,7 +331,7 @@ impl Server {
                 Due::Connect(key) => self.give_up_connecting(key),
                 Due::Timeout(exec) => self.timeout_is_over(exec),
                 Due::Ending(exec) => self.go_on_ending(exec),
-                Due::Unwritten => {}
+                Due::Unwritten | Due::Forward => {}
                 Due::Look if !self.journal.has_a_name() => self.end_sandbox(EXIT_FORGOTTEN),
                 Due::Look => self.timers.add(now + LOOK_NANOS, Due::Look),
             }

@@ -23,6 +23,8 @@ pub(super) enum Due {
     Ending(u32),
     /// Another attempt to write records that did not fit.
     Unwritten,
+    /// Connections to forwarded listeners may be taken in again.
+    Forward,
     /// The next look whether the host still has the journal.
     Look,
 }

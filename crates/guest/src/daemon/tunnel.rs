@@ -14,7 +14,7 @@ use super::server::{Server, Token};
 use super::timers::Due;
 
 const BUFFER: usize = 64 * 1024;
-const MOST_TUNNELS: usize = 256;
+pub(super) const MOST_TUNNELS: usize = 256;
 const CONNECT_PATIENCE_NANOS: u64 = 10_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,6 +157,29 @@ impl Server {
         self.tunnels.put_back(key, tunnel);
         self.timers.add(clock::boot_nanos() + CONNECT_PATIENCE_NANOS, Due::Connect(key));
         Ok(())
+    }
+
+    /// Joins a host's connection with one that a program inside has made. `first` is what the host is sent before
+    /// anything else.
+    pub(super) fn join(&mut self, host: OwnedFd, early: Vec<u8>, inside: OwnedFd, first: Vec<u8>) {
+        let tunnel = Tunnel {
+            host: End { fd: host, watched: EventFlags::empty() },
+            port: End { fd: inside, watched: EventFlags::empty() },
+            to_port: Direction { buffer: early, ..Default::default() },
+            to_host: Direction { buffer: first, ..Default::default() },
+            connecting: None,
+        };
+        let key = self.tunnels.insert(tunnel);
+        let Some(tunnel) = self.tunnels.take(key) else { return };
+        let add =
+            |end: &End, side| self.epoll.add(end.fd.as_fd(), Token::Tunnel(key, side), EventFlags::empty());
+        if add(&tunnel.host, Side::Host).and_then(|()| add(&tunnel.port, Side::Port)).is_err() {
+            // Both ends close, and both sides see it.
+            self.tunnels.free(key);
+            return;
+        }
+        self.tunnels.put_back(key, tunnel);
+        self.drive_tunnel(key, Side::Port, EventFlags::empty());
     }
 
     pub(super) fn give_up_connecting(&mut self, key: u64) {

@@ -161,6 +161,8 @@ fn a_deadline_ends_the_sandbox_and_can_be_extended() {
 #[test]
 fn a_sandbox_whose_journal_was_removed_ends() {
     let mut sandbox = Sandbox::start_with(&["--deadline-seconds", "3600"]);
+    // It listens before it looks at its journal, and one that never had a name cannot lose it.
+    sandbox.request("GET", "/health", b"");
     std::fs::remove_file(sandbox.journal_path()).unwrap();
     assert_eq!(sandbox.wait_for_end(), Some(cubicle_guest::daemon::EXIT_FORGOTTEN));
 }

@@ -1,6 +1,8 @@
 //! The client against a real `sandboxd`, run as an ordinary process.
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
+mod forwarding;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
