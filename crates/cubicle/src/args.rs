@@ -7,6 +7,7 @@ mod local;
 mod texts;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -141,6 +142,12 @@ pub(crate) enum Verb {
     /// The way out of all sandboxes, as a process; started by a server
     #[command(hide = true)]
     EgressGateway(EgressGateway),
+    /// Copies bytes between its standard input, a listener, and an address; what the gateway is measured against
+    #[command(hide = true)]
+    BenchRelay {
+        #[arg(value_name = "ADDRESS")]
+        to: SocketAddr,
+    },
     /// Print a reference as Markdown
     #[command(hide = true)]
     Reference {
@@ -181,7 +188,8 @@ impl Verb {
             Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => false,
             Self::Lease(Lease::Release(_)) | Self::Keys(Keys::Revoke(_)) => false,
             Self::Audit(Audit::Export | Audit::Heads) => false,
-            Self::Template(_) | Self::Tenant(_) | Self::Reference { .. } | Self::EgressGateway(_) => false,
+            Self::Template(_) | Self::Tenant(_) | Self::Reference { .. } => false,
+            Self::EgressGateway(_) | Self::BenchRelay { .. } => false,
         }
     }
 }

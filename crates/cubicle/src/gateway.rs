@@ -100,7 +100,6 @@ pub(crate) fn read_authority(directory: &Path) -> Result<AuthorityFiles, Fault> 
 }
 
 /// Replaces a file as a whole.
-#[cfg_attr(not(test), expect(dead_code, reason = "for a server that has a gateway"))]
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let new = path.with_extension("new");
     match std::fs::remove_file(&new) {
