@@ -8,6 +8,7 @@ mod secrets;
 mod texts;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -148,6 +149,12 @@ pub(crate) enum Verb {
     /// The way out of all sandboxes, as a process; started by a server
     #[command(hide = true)]
     EgressGateway(EgressGateway),
+    /// Copies bytes between its standard input, a listener, and an address; what the gateway is measured against
+    #[command(hide = true)]
+    BenchRelay {
+        #[arg(value_name = "ADDRESS")]
+        to: SocketAddr,
+    },
     /// Print a reference as Markdown
     #[command(hide = true)]
     Reference {
@@ -196,7 +203,8 @@ impl Verb {
                 false
             }
             Self::Audit(Audit::Export | Audit::Heads) => false,
-            Self::Template(_) | Self::Tenant(_) | Self::Reference { .. } | Self::EgressGateway(_) => false,
+            Self::Template(_) | Self::Tenant(_) | Self::Reference { .. } => false,
+            Self::EgressGateway(_) | Self::BenchRelay { .. } => false,
         }
     }
 }

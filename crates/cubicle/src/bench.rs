@@ -3,6 +3,7 @@
 mod baseline;
 mod crowd;
 mod cycles;
+pub(crate) mod egress;
 mod journal;
 mod machine;
 mod peers;
@@ -52,7 +53,7 @@ const OWN_IDS: [&str; 8] = [
 ];
 
 fn known_ids() -> impl Iterator<Item = &'static str> {
-    OWN_IDS.into_iter().chain(served::IDS)
+    OWN_IDS.into_iter().chain(served::IDS).chain(egress::IDS)
 }
 
 /// How much is measured.
@@ -62,6 +63,7 @@ struct Effort {
     cycles: cycles::Size,
     journals: usize,
     served: served::Effort,
+    egress: egress::Effort,
 }
 
 /// Thousands of sandboxes that end at once can lock up the kernel.
@@ -73,6 +75,7 @@ const FULL: Effort = Effort {
     cycles: cycles::Size { slices: 5, slice: Duration::from_secs(3) },
     journals: 15,
     served: served::FULL,
+    egress: egress::FULL,
 };
 
 const QUICK: Effort = Effort {
@@ -81,6 +84,7 @@ const QUICK: Effort = Effort {
     cycles: cycles::Size { slices: 2, slice: Duration::from_secs(1) },
     journals: 4,
     served: served::QUICK,
+    egress: egress::QUICK,
 };
 
 pub(crate) async fn bench(args: &Bench, context: &Context) -> Result<Ending, Fault> {
@@ -165,6 +169,9 @@ async fn measure(
         let around = (&*site, environment, &scratch);
         rows.extend(served::measure(place, ids, &effort.served, around, &cycles, &progress).await?);
     }
+    if any(&egress::IDS) {
+        rows.extend(egress::measure(ids, &effort.egress, environment, &scratch, &progress).await);
+    }
     rows.sort_by_key(|row| known_ids().position(|id| id == row.id).unwrap_or(usize::MAX));
     machine.look_again();
     Ok((rows, machine))
@@ -229,7 +236,7 @@ mod tests {
     #[test]
     fn an_unknown_measurement_is_refused_with_the_known_ones() {
         assert_eq!(wanted(&["destroy".into()]).unwrap(), ["destroy"]);
-        assert_eq!(wanted(&[]).unwrap().len(), OWN_IDS.len() + served::IDS.len());
+        assert_eq!(wanted(&[]).unwrap().len(), OWN_IDS.len() + served::IDS.len() + egress::IDS.len());
         assert!(wanted(&["speed".into()]).unwrap_err().way_out().unwrap().contains("exec.warm"));
     }
 }

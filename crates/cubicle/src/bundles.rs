@@ -74,8 +74,8 @@ impl Found {
     /// What policies are resolved with.
     pub(crate) fn parsed(&self) -> Result<Bundles, Fault> {
         let mut bundles = Bundles::default();
-        for (name, bundle) in self.iter() {
-            bundles.define(name.clone(), &bundle.rules).map_err(|error| malformed(name, &error))?;
+        for (name, text) in self.texts() {
+            bundles.define(name.clone(), &text).map_err(|error| malformed(&name, &error))?;
         }
         Ok(bundles)
     }

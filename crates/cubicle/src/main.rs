@@ -64,6 +64,7 @@ fn carry_out(cli: Cli) -> Result<Ending, Failure> {
         Verb::Reference { of } => return Ok(commands::reference::reference(of)?),
         // Has a runtime of its own, and gives up its rights before it has threads.
         Verb::EgressGateway(args) => return Ok(commands::egress_gateway::egress_gateway(&args)?),
+        Verb::BenchRelay { to } => return Ok(bench::egress::relay::relay(to)?),
         _ => {}
     }
     // A server has many callers; everything else waits for one thing at a time.
@@ -110,5 +111,6 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Completions { shell } => commands::completions::completions(*shell)?,
         Verb::Reference { of } => commands::reference::reference(*of)?,
         Verb::EgressGateway(args) => commands::egress_gateway::egress_gateway(args)?,
+        Verb::BenchRelay { to } => bench::egress::relay::relay(*to)?,
     })
 }

@@ -1,5 +1,7 @@
 //! The gateway as a process of its own: what it is told, how it ends, and what is left when it does.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;

@@ -5,20 +5,23 @@ mod guard;
 mod headers;
 mod pool;
 mod target;
+mod websocket;
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cubicle_model::egress::{Attempt, Conduct, Host, Scheme, Via};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue, RETRY_AFTER};
+use hyper::header::{
+    ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue, RETRY_AFTER, UPGRADE,
+};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -30,9 +33,11 @@ use crate::refusal::{BadRequest, Failure, Refusal, Spent};
 use crate::stream::Patient;
 use body::{Inwards, Outwards};
 use guard::{Guard, Suspicion};
+use headers::Upgrade;
 pub(crate) use pool::Pool;
 use pool::{Connection, Kept};
 use target::Target;
+use websocket::Switched;
 
 /// The library reads no head into less than this.
 const LEAST_BUFFER: usize = 8192;
@@ -50,6 +55,8 @@ struct Session {
     outlet: Arc<Outlet>,
     scene: Scene,
     suspicion: Arc<Suspicion>,
+    /// What the connection becomes when its last answer was sent.
+    switched: Mutex<Option<Switched>>,
 }
 
 /// Serves requests until the client ends.
@@ -60,16 +67,23 @@ where
     let limits = outlet.shared().limits;
     let suspicion = Arc::new(Suspicion::default());
     let io = Guard::new(Patient::new(io, limits.idle), Arc::clone(&suspicion), limits.head);
-    let session = Arc::new(Session { outlet, scene, suspicion });
-    let service = service_fn(move |request| handle(Arc::clone(&session), request));
+    let session = Arc::new(Session { outlet, scene, suspicion, switched: Mutex::default() });
+    let serving = Arc::clone(&session);
+    let service = service_fn(move |request| handle(Arc::clone(&serving), request));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_deadline)
         .max_buf_size(limits.head.max(LEAST_BUFFER))
         .max_headers(limits.headers)
-        .serve_connection(TokioIo::new(io), service);
+        .serve_connection(TokioIo::new(io), service)
+        .with_upgrades();
     // Boxed, so that a tunnel, which needs none of this, does not make room for it.
     let _ = Box::pin(served).await;
+    // Here and not in a task of its own, so that it keeps its place among the connections of the sandbox.
+    let switched = session.switched.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(switched) = switched {
+        Box::pin(switched.carry(&session.outlet)).await;
+    }
 }
 
 async fn handle(session: Arc<Session>, request: Request<Incoming>) -> Result<Response<Inwards>, Infallible> {
@@ -83,7 +97,7 @@ async fn handle(session: Arc<Session>, request: Request<Incoming>) -> Result<Res
             return Ok(refused(&refusal));
         }
     };
-    match carry(outlet, plan, request).await {
+    match carry(&session, plan, request).await {
         Ok(response) => Ok(response),
         Err(refusal) => {
             outlet.refused(&named, &refusal);
@@ -125,6 +139,8 @@ struct Plan {
     terms: Arc<Agreed>,
     target: Target,
     inspected: bool,
+    /// The key of a WebSocket that is asked for.
+    websocket: Option<HeaderValue>,
 }
 
 /// Decides about a request, before anything is resolved. `named` becomes what it is for, as far as that can be told.
@@ -144,9 +160,11 @@ fn plan(session: &Session, request: &Request<Incoming>, named: &mut String) -> R
     if headers::came_through(request.headers(), &shared.via) {
         return Err(BadRequest::Loop.into());
     }
-    if headers::wants_upgrade(request.headers()) {
-        return Err(BadRequest::Upgrade.into());
-    }
+    let websocket = match headers::upgrade(request.headers()) {
+        Upgrade::None => None,
+        Upgrade::WebSocket => Some(websocket::key(request.method(), request.version(), request.headers())?),
+        Upgrade::Other => return Err(BadRequest::Upgrade.into()),
+    };
     let length = request.headers().get(CONTENT_LENGTH);
     let announced = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|announced| announced > shared.limits.request_body) {
@@ -155,7 +173,7 @@ fn plan(session: &Session, request: &Request<Incoming>, named: &mut String) -> R
     let allowed = outlet.by_name(&terms, &attempt(&target, request.method(), request.uri().path()))?;
     outlet.spend_request(&terms)?;
     let inspected = allowed.conduct == Conduct::Inspected && target.scheme == Scheme::Https;
-    Ok(Plan { terms, target, inspected })
+    Ok(Plan { terms, target, inspected, websocket })
 }
 
 fn attempt<'a>(target: &'a Target, method: &'a Method, path: &'a str) -> Attempt<'a> {
@@ -165,22 +183,51 @@ fn attempt<'a>(target: &'a Target, method: &'a Method, path: &'a str) -> Attempt
 
 /// Sends the request on, and its answer back.
 async fn carry(
-    outlet: &Arc<Outlet>,
+    session: &Session,
     plan: Plan,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Inwards>, Refusal> {
-    let Plan { terms, target, inspected } = plan;
+    let outlet = &session.outlet;
+    let Plan { terms, target, inspected, websocket } = plan;
+    let client = hyper::upgrade::on(&mut request);
     let (mut parts, body) = request.into_parts();
     let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
     let attempt = attempt(&target, &method, &path);
     let injected = prepare(&terms, &mut parts, &target, &outlet.shared().via)?;
+    if let Some(key) = &websocket {
+        websocket::ask(&mut parts, key, injected);
+    }
     let tally = Tally::begin(outlet, &target.host, target.port, Some(method.as_str()));
     let body = Outwards::new(body, Arc::clone(&tally), &outlet.shared().limits);
     let sent = send(outlet, &terms, &attempt, &target, Request::from_parts(parts, body), &tally).await;
-    let (response, connection) = sent.inspect_err(|_| tally.failed())?;
-    outlet.record(&terms, &attempt, connection.address, inspected);
-    tally.answered(response.status().as_u16());
+    let (mut response, connection) = sent.inspect_err(|_| tally.failed())?;
     let echoes = injected.then_some(&terms.echoes);
+    let address = connection.address;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let fail = || {
+            tally.failed();
+            let failure = Failure::BadAnswer;
+            Refusal::Upstream { host: target.host.clone(), port: target.port, failure }
+        };
+        // Nobody leaves HTTP by an answer that nobody asked for, or that is for something else.
+        let taken = websocket.as_ref().is_some_and(|key| websocket::is_taken(response.headers(), key));
+        if !taken {
+            return Err(fail());
+        }
+        let upstream = hyper::upgrade::on(&mut response).await.map_err(|_| fail())?;
+        outlet.record(&terms, &attempt, address, inspected);
+        tally.answered(response.status().as_u16());
+        let mask = echoes.cloned();
+        let mut response = response.map(|_| Inwards::none());
+        clean(response.headers_mut(), echoes);
+        websocket::switch(response.headers_mut());
+        session.suspicion.leave();
+        let switched = Switched { client, upstream, target, method, path, address, tally, mask };
+        *session.switched.lock().unwrap_or_else(PoisonError::into_inner) = Some(switched);
+        return Ok(response);
+    }
+    outlet.record(&terms, &attempt, address, inspected);
+    tally.answered(response.status().as_u16());
     Ok(returned(response, Kept { connection, key: target, outlet: Arc::clone(outlet) }, tally, echoes))
 }
 
@@ -213,9 +260,14 @@ async fn send(
 ) -> Result<(Response<Incoming>, Connection), Refusal> {
     let fail = |failure| Refusal::Upstream { host: target.host.clone(), port: target.port, failure };
     let mut request = request;
-    // A connection that was kept may have ended in the meantime; what it did not take goes over a new one.
-    let mut kept =
-        outlet.pool().take(target, |address| outlet.at_address(terms, attempt, address).is_ok()).await;
+    // A connection that was kept may have ended in the meantime; what it did not take goes over a new one. One that is
+    // to become something else is always new.
+    let mut kept = match request.headers().contains_key(UPGRADE) {
+        true => None,
+        false => {
+            outlet.pool().take(target, |address| outlet.at_address(terms, attempt, address).is_ok()).await
+        }
+    };
     loop {
         let is_new = kept.is_none();
         let mut connection = match kept.take() {
@@ -229,9 +281,6 @@ async fn send(
             () = silence(tally, outlet.shared().limits.answer_deadline) => return Err(fail(Failure::AnswerTimeout)),
         };
         match answered {
-            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                return Err(fail(Failure::BadAnswer));
-            }
             Ok(response) => return Ok((response, connection)),
             Err(mut error) => match error.take_message() {
                 Some(unsent) if !is_new => request = unsent,
@@ -260,16 +309,20 @@ fn returned(
     echoes: Option<&Redaction>,
 ) -> Response<Inwards> {
     let (mut parts, body) = response.into_parts();
-    headers::strip(&mut parts.headers);
+    clean(&mut parts.headers, echoes);
     parts.version = hyper::Version::HTTP_11;
-    if let Some(echoes) = echoes {
-        for value in parts.headers.values_mut() {
-            let (masked, count) = echoes.whole(Content::Binary, value.as_bytes());
-            if count > 0 {
-                *value = HeaderValue::from_bytes(&masked).unwrap_or(HeaderValue::from_static(""));
-            }
-        }
-    }
     let mask = echoes.map(|echoes| echoes.stream(Content::Binary));
     Response::from_parts(parts, Inwards::new(body, kept, tally, mask))
+}
+
+/// Removes from an answer's head what belongs to the connection it came over, and secrets that come back in it.
+fn clean(headers: &mut HeaderMap, echoes: Option<&Redaction>) {
+    headers::strip(headers);
+    let Some(echoes) = echoes else { return };
+    for value in headers.values_mut() {
+        let (masked, count) = echoes.whole(Content::Binary, value.as_bytes());
+        if count > 0 {
+            *value = HeaderValue::from_bytes(&masked).unwrap_or(HeaderValue::from_static(""));
+        }
+    }
 }

@@ -147,9 +147,9 @@ pub(crate) async fn read_more(stream: &Stream, into: &mut Vec<u8>) -> io::Result
     loop {
         stream.readable().await?;
         let mut piece = [0; 2048];
-        match stream.try_read(&mut piece) {
-            Ok(0) => return Ok(false),
-            Ok(length) => {
+        match stream.try_read_all(&mut piece) {
+            Ok((0, _)) => return Ok(false),
+            Ok((length, _)) => {
                 into.extend_from_slice(&piece[..length]);
                 return Ok(true);
             }

@@ -51,8 +51,10 @@ pub(crate) enum BadRequest {
     OtherProtocol(Host, u16),
     #[error("this virtual host is not configured: {0}")]
     NoSuchBase(HostName),
-    #[error("protocol upgrades work through CONNECT only")]
+    #[error("of other protocols only WebSockets go through plain requests; the rest works through CONNECT")]
     Upgrade,
+    #[error("a WebSocket is asked for by a GET of HTTP/1.1 without a body, with a key, in version 13")]
+    WebSocket,
     #[error("the gateway has no authority for inspection")]
     NoAuthority,
     #[error("the policy has changed, and this connection must be made anew")]
@@ -269,6 +271,7 @@ impl BadRequest {
             Self::OtherProtocol(..) => "other protocol",
             Self::NoSuchBase(_) => "unknown virtual host",
             Self::Upgrade => "upgrade",
+            Self::WebSocket => "malformed WebSocket",
             Self::NoAuthority => "no authority",
             Self::Changed => "policy changed",
         }

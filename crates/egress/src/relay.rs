@@ -1,5 +1,7 @@
 //! Carries bytes in both directions, without looking at them and without memory while nothing moves.
 
+mod pipes;
+
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -11,11 +13,14 @@ use tokio::time::Instant;
 use crate::bill::Tally;
 use crate::refusal::Spent;
 use crate::stream::Stream;
+use pipes::{Lent, Pipes};
 
 const LARGE: usize = 256 * 1024;
 const SMALL: usize = 8 * 1024;
 /// This many large buffers are used at the same time; who finds none takes a small one.
 const MOST_LARGE: usize = 32;
+/// Where this much has come at once, more is likely to follow, and the kernel moves it without copies.
+const MUCH: usize = 64 * 1024;
 
 /// Buffers that are lent while bytes move. Idle tunnels, of which there are most, have none.
 #[derive(Debug)]
@@ -23,11 +28,12 @@ pub(crate) struct Buffers {
     idle: Mutex<Vec<Box<[u8]>>>,
     /// How many large ones may still be made.
     left: Mutex<usize>,
+    pipes: Pipes,
 }
 
 impl Default for Buffers {
     fn default() -> Self {
-        Self { idle: Mutex::default(), left: Mutex::new(MOST_LARGE) }
+        Self { idle: Mutex::default(), left: Mutex::new(MOST_LARGE), pipes: Pipes::default() }
     }
 }
 
@@ -131,27 +137,87 @@ async fn pump(
     count: impl Fn(usize) -> Result<(), Spent>,
 ) -> Result<(), End> {
     let broken = |_: io::Error| End::Broken;
+    // How much came the last time, until nothing more was there.
+    let mut burst = 0;
     loop {
         from.readable().await.map_err(broken)?;
+        let is_much = burst >= MUCH;
+        burst = 0;
+        if is_much
+            && let (Stream::Tcp(from), Stream::Tcp(to)) = (from, to)
+            && let Some(pipe) = buffers.pipes.borrow()
+        {
+            match splice(from, to, pipe, moved, &count).await? {
+                Some(length) => burst = length,
+                None => return Ok(()),
+            }
+            continue;
+        }
         let mut borrowed = Borrowed { buffers, buffer: buffers.borrow() };
         loop {
-            match from.try_read(&mut borrowed.buffer) {
-                Ok(0) => {
+            match from.try_read_all(&mut borrowed.buffer) {
+                Ok((0, _)) => {
                     // The other direction may go on; a side that is gone already needs no telling.
                     let _ = to.close_write();
                     return Ok(());
                 }
-                Ok(length) => {
+                Ok((length, is_all)) => {
+                    burst += length;
                     moved.now();
                     count(length).map_err(End::Spent)?;
                     write_all(to, &borrowed.buffer[..length], moved).await.map_err(broken)?;
                     // One busy tunnel must not keep the thread from all others.
                     tokio::task::coop::consume_budget().await;
+                    if is_all || burst >= MUCH {
+                        break;
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => return Err(End::Broken),
             }
         }
+    }
+}
+
+/// Moves what there is by way of a pipe, and says how much it was; nothing at the end of the stream.
+async fn splice(
+    from: &TcpStream,
+    to: &TcpStream,
+    mut pipe: Lent<'_>,
+    moved: &Moved,
+    count: &impl Fn(usize) -> Result<(), Spent>,
+) -> Result<Option<usize>, End> {
+    let broken = |_: io::Error| End::Broken;
+    let mut all = 0;
+    loop {
+        match pipe.fill(from) {
+            Ok(0) => {
+                let _ = rustix::net::shutdown(to, rustix::net::Shutdown::Write);
+                return Ok(None);
+            }
+            Ok(length) => {
+                all += length;
+                moved.now();
+                count(length).map_err(End::Spent)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Some(all)),
+            Err(_) => return Err(End::Broken),
+        }
+        loop {
+            match pipe.empty(to) {
+                Ok(left) => {
+                    moved.now();
+                    if left == 0 {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    to.writable().await.map_err(broken)?;
+                }
+                Err(_) => return Err(End::Broken),
+            }
+        }
+        tokio::task::coop::consume_budget().await;
     }
 }
 

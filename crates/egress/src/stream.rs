@@ -1,10 +1,11 @@
 //! The two kinds of streams that come out of a sandbox, and streams of which something was read ahead.
 
 use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// A connection: TCP through a listener of the sandbox's network, or a Unix stream where no descriptor could cross.
@@ -37,10 +38,24 @@ impl Stream {
         }
     }
 
-    pub(crate) fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.try_read(into),
-            Self::Unix(stream) => stream.try_read(into),
+    /// Reads what has come, and says whether that was all of it: then the next wait costs no further try.
+    pub(crate) fn try_read_all(&self, into: &mut [u8]) -> io::Result<(usize, bool)> {
+        let mut length = 0;
+        let most = into.len();
+        let mut read = |descriptor: BorrowedFd<'_>| {
+            length = rustix::io::read(descriptor, &mut *into)?;
+            // A stream that gave less than it was asked for has no more. Saying so makes the runtime wait for the next
+            // event, and one that came in the meantime is not lost: it has a newer number.
+            if length > 0 && length < most { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        };
+        let outcome = match self {
+            Self::Tcp(stream) => stream.try_io(Interest::READABLE, || read(stream.as_fd())),
+            Self::Unix(stream) => stream.try_io(Interest::READABLE, || read(stream.as_fd())),
+        };
+        match outcome {
+            Ok(()) => Ok((length, false)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && length > 0 => Ok((length, true)),
+            Err(error) => Err(error),
         }
     }
 

@@ -174,7 +174,7 @@ async fn docker(path: PathBuf, scratch: &Path) -> Found {
     Found { peer, failed }
 }
 
-fn installed(name: &str, environment: &Environment) -> Option<PathBuf> {
+pub(crate) fn installed(name: &str, environment: &Environment) -> Option<PathBuf> {
     let path = environment.text("PATH").unwrap_or_default();
     let directories = path.split(':').chain(SYSTEM.split(':')).filter(|directory| !directory.is_empty());
     directories.map(|directory| Path::new(directory).join(name)).find(|path| path.is_file())

@@ -8,6 +8,9 @@ use super::surroundings::{Surroundings, read};
 use crate::settings::Egress;
 
 const WAY_OUT: &str = "set egress.npm_registry, or install npm";
+/// Without leaving a log or a cache behind in the home directory.
+const ASK: [&str; 6] =
+    ["config", "get", "registry", "--logs-max=0", "--cache=/dev/null", "--no-update-notifier"];
 /// Where npm keeps its configuration for all users depends on where it is installed; these are the usual places.
 const FOR_ALL: [&str; 3] = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"];
 
@@ -45,7 +48,7 @@ pub(super) fn find(settings: &Egress, host: &Surroundings<'_>) -> Indexes {
     match registry {
         Some((value, from)) => indexes.add_text(&value, &from),
         None => {
-            if let Some(said) = (host.ask)("npm", &["config", "get", "registry"]) {
+            if let Some(said) = (host.ask)("npm", &ASK) {
                 indexes.add_text(said.trim(), "npm config get registry");
             }
         }

@@ -12,6 +12,7 @@ use cubicle_model::{Fault, Kind, Timestamp};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
+use tokio::runtime::Handle;
 
 use crate::args::EgressGateway;
 use crate::failure::Ending;
@@ -39,14 +40,12 @@ pub(crate) fn egress_gateway(args: &EgressGateway) -> Result<Ending, Fault> {
         clock: Arc::new(Timestamp::now),
         log: access_log.as_ref().map(AccessLogFile::log),
     };
-    let gateway = Gateway::new(&args.name, limits, outside, authority)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("egress")
-        .build()
-        .map_err(|error| Fault::new(Kind::Internal, "cannot start").because(error))?;
+    let unstarted = |error: std::io::Error| Fault::new(Kind::Internal, "cannot start").because(error);
+    let runtimes =
+        (0..threads()).map(|_| start_runtime()).collect::<Result<Vec<_>, _>>().map_err(unstarted)?;
+    let gateway = Gateway::new(&args.name, limits, outside, authority)?.spread_over(runtimes);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unstarted)?;
     let served = runtime.block_on(control::serve(gateway, control));
-    runtime.shutdown_background();
     if let Some(log) = access_log {
         log.finish();
     }
@@ -54,6 +53,22 @@ pub(crate) fn egress_gateway(args: &EgressGateway) -> Result<Ending, Fault> {
         Fault::new(Kind::Invalid, "the control socket carried something else than calls").because(error)
     })?;
     Ok(Ending::Code(0))
+}
+
+/// One per core, as sandboxes are shared out among them; more than a few have never anything to do.
+fn threads() -> usize {
+    const MOST: usize = 8;
+    std::thread::available_parallelism().map_or(1, usize::from).min(MOST)
+}
+
+/// A runtime with one thread, which ends with the process.
+fn start_runtime() -> std::io::Result<Handle> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("egress".into())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+    Ok(handle)
 }
 
 fn control_socket() -> Result<UnixStream, Fault> {

@@ -139,6 +139,11 @@ impl Inwards {
         Self(Kind::Text(Some(text.into())))
     }
 
+    /// For an answer after which the connection carries no more answers.
+    pub(super) fn none() -> Self {
+        Self(Kind::Text(None))
+    }
+
     pub(super) fn new(body: Incoming, kept: Kept, tally: Arc<Tally>, mask: Option<Redactor>) -> Self {
         let silence = Silence::new(kept.outlet.shared().limits.idle);
         let mut answer = Answer { body, kept: Some(kept), tally, mask, ended: false, silence };

@@ -3,6 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
@@ -14,11 +15,19 @@ const LONGEST_TRAILERS: usize = 8 * 1024;
 
 /// Why no request of a connection is served any more.
 #[derive(Debug, Default)]
-pub(super) struct Suspicion(OnceLock<&'static str>);
+pub(super) struct Suspicion {
+    reason: OnceLock<&'static str>,
+    left: AtomicBool,
+}
 
 impl Suspicion {
     pub(super) fn reason(&self) -> Option<&'static str> {
-        self.0.get().copied()
+        self.reason.get().copied()
+    }
+
+    /// From here on the connection carries no requests, and there is no framing to follow.
+    pub(super) fn leave(&self) {
+        self.left.store(true, Relaxed);
     }
 }
 
@@ -208,10 +217,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
+        if self.suspicion.left.load(Relaxed) {
+            (self.framing.state, self.framing.seen) = (State::Off, Vec::new());
+            return Poll::Ready(Ok(()));
+        }
         if let Err(reason) = self.framing.read(&into.filled()[before..]) {
             // The bytes go on to the library, whose request then finds this and is answered with it.
             self.framing.state = State::Off;
-            let _ = self.suspicion.0.set(reason);
+            let _ = self.suspicion.reason.set(reason);
         }
         Poll::Ready(Ok(()))
     }

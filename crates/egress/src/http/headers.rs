@@ -17,7 +17,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 ];
 
 /// Removes what must not be passed on. Without `Upgrade` an offer of another protocol, as HTTP/2 in plain text, is
-/// never seen by the other side, and so never taken.
+/// never seen by the other side, and so never taken; a WebSocket that the rules allow is offered anew.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = listed(headers, &CONNECTION).filter_map(|name| name.parse().ok()).collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
@@ -28,10 +28,25 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the client wants to leave HTTP. An offer of HTTP/2 may be ignored; everything else would be waited for.
-pub(super) fn wants_upgrade(headers: &HeaderMap) -> bool {
+/// What a side wants to leave HTTP for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Upgrade {
+    /// Nothing, or only what may be ignored: an offer of HTTP/2.
+    None,
+    WebSocket,
+    /// Something that would be waited for.
+    Other,
+}
+
+pub(super) fn upgrade(headers: &HeaderMap) -> Upgrade {
     let asks = listed(headers, &CONNECTION).any(|name| name.eq_ignore_ascii_case("upgrade"));
-    asks && listed(headers, &UPGRADE).any(|protocol| !protocol.eq_ignore_ascii_case("h2c"))
+    let mut protocols = listed(headers, &UPGRADE).filter(|_| asks);
+    match (protocols.next(), protocols.next()) {
+        (None, _) => Upgrade::None,
+        (Some(only), None) if only.eq_ignore_ascii_case("h2c") => Upgrade::None,
+        (Some(only), None) if only.eq_ignore_ascii_case("websocket") => Upgrade::WebSocket,
+        _ => Upgrade::Other,
+    }
 }
 
 /// Whether the request came through the gateway of this name before.
@@ -55,10 +70,11 @@ mod tests {
     use super::*;
 
     fn headers(fields: &[(&str, &str)]) -> HeaderMap {
-        fields
-            .iter()
-            .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap()))
-            .collect()
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+        }
+        headers
     }
 
     #[test]
@@ -86,12 +102,14 @@ mod tests {
     #[test]
     fn an_offer_of_plain_http_2_is_ignored_and_other_upgrades_are_not() {
         for (fields, expected) in [
-            (&[("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c")][..], false),
-            (&[("connection", "upgrade"), ("upgrade", "websocket")], true),
-            (&[("connection", "upgrade"), ("upgrade", "h2c, websocket")], true),
-            (&[("upgrade", "websocket")], false),
+            (&[("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c")][..], Upgrade::None),
+            (&[("connection", "upgrade"), ("upgrade", "WebSocket")], Upgrade::WebSocket),
+            (&[("connection", "upgrade"), ("upgrade", "h2c, websocket")], Upgrade::Other),
+            (&[("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "x")], Upgrade::Other),
+            (&[("connection", "upgrade"), ("upgrade", "TLS/1.0")], Upgrade::Other),
+            (&[("upgrade", "websocket")], Upgrade::None),
         ] {
-            assert_eq!(wants_upgrade(&headers(fields)), expected, "{fields:?}");
+            assert_eq!(upgrade(&headers(fields)), expected, "{fields:?}");
         }
     }
 

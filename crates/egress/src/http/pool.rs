@@ -124,7 +124,7 @@ where
         .map_err(|_| Failure::Broken)?;
     listen::spawn(outlet, async move {
         // How it ended is told to whoever waits for an answer over it.
-        let _ = connection.await;
+        let _ = connection.with_upgrades().await;
     });
     Ok(sender)
 }

@@ -384,9 +384,15 @@ async fn plain_http_2_is_not_spoken() {
     let mut tunnel = world.tunnel("good.example:80").await.unwrap();
     tunnel.write_all(preface.as_bytes()).await.unwrap();
     assert!(hangs_up(&mut tunnel).await);
-    // Other protocols are not waited for.
-    let socket = "GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
-    assert!(world.send(socket).await.starts_with("HTTP/1.1 501"));
+    // Other protocols are not waited for, and neither is HTTP/2 beside one that is spoken.
+    for protocols in ["TLS/1.0", "connect-udp", "h2c, websocket", "websocket, h2c", "websocket\r\nUpgrade: x"]
+    {
+        let upgrade = format!(
+            "GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\nConnection: upgrade\r\nUpgrade: {protocols}\r\n\r\n"
+        );
+        let answer = world.send(upgrade).await;
+        assert!(answer.starts_with("HTTP/1.1 501"), "{protocols}: {answer}");
+    }
     assert_eq!(origin.requests().len(), 1);
 }
 

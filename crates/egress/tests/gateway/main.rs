@@ -10,4 +10,5 @@ mod faults;
 mod names;
 mod origin;
 mod proxy;
+mod websockets;
 mod world;

@@ -159,6 +159,11 @@ impl Issuing {
 }
 
 impl Certificate {
+    /// For origins that a test writes by itself.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config())
+    }
+
     fn config(&self) -> Arc<rustls::ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let key = PrivateKeyDer::try_from(self.key.to_vec()).unwrap();
