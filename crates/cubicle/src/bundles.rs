@@ -45,7 +45,11 @@ const FIXED: [(&str, &str); 4] = [
 
 /// Every bundle of this host, by its name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Found(BTreeMap<Name, Bundle>);
+pub(crate) struct Found {
+    bundles: BTreeMap<Name, Bundle>,
+    /// What clients inside of a sandbox are told, so that they use the index that they may reach.
+    variables: BTreeMap<String, String>,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bundle {
@@ -68,7 +72,12 @@ impl Found {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Name, &Bundle)> {
-        self.0.iter()
+        self.bundles.iter()
+    }
+
+    /// Variables for clients inside of sandboxes.
+    pub(crate) fn variables(&self) -> &BTreeMap<String, String> {
+        &self.variables
     }
 
     /// What policies are resolved with.
@@ -85,7 +94,7 @@ impl Found {
     }
 
     fn put(&mut self, name: &str, bundle: Bundle) {
-        self.0.insert(name.parse().expect("it is a name"), bundle);
+        self.bundles.insert(name.parse().expect("it is a name"), bundle);
     }
 }
 
@@ -115,6 +124,7 @@ fn find(settings: &Egress, host: &Surroundings<'_>) -> Found {
     for (name, indexes) in [("python", python), ("node", node), ("debian", debian)] {
         if let Some(indexes) = indexes {
             found.put(name, indexes.bundle(host));
+            found.variables.extend(indexes.variables);
         }
     }
     for (name, rules) in &settings.bundles {
@@ -127,7 +137,7 @@ fn find(settings: &Egress, host: &Surroundings<'_>) -> Found {
             from.push_str(" holds no rule");
         }
         let rules = if is_empty { String::new() } else { rules.trim().to_owned() };
-        found.0.insert(name.clone(), Bundle { rules, from });
+        found.bundles.insert(name.clone(), Bundle { rules, from });
     }
     found
 }
@@ -140,6 +150,8 @@ struct Indexes {
     from: Vec<String>,
     /// What the operator should know beside.
     remarks: Vec<String>,
+    /// What clients inside are told, where the index is not the one that they have built in.
+    variables: BTreeMap<String, String>,
     /// What to set where there is none.
     way_out: &'static str,
 }
@@ -162,10 +174,28 @@ impl Indexes {
         }
     }
 
-    /// Adds what can be read; the rest is remarked on, and does not stop a server.
-    fn add_text(&mut self, text: &str, from: &str) {
+    /// Tells clients inside of what was added last.
+    fn tell(&mut self, variables: &[&str]) {
+        let Some(place) = self.places.last() else { return };
+        let place = place.to_string();
+        for name in variables {
+            let value = self.variables.entry((*name).to_owned()).or_default();
+            // A variable that takes several has them in one text.
+            if !value.is_empty() {
+                value.push(' ');
+            }
+            value.push_str(&place);
+        }
+    }
+
+    /// Adds what can be read, for clients that are told of it by these variables; the rest is remarked on, and does not stop
+    /// a server.
+    fn add_text(&mut self, text: &str, from: &str, told_by: &[&str]) {
         match text.parse::<WebAddress>() {
-            Ok(place) => self.add(place, from),
+            Ok(place) => {
+                self.add(place, from);
+                self.tell(told_by);
+            }
             Err(wrong) => self.remark(format!("an address in {from} is left out: {wrong}")),
         }
     }

@@ -44,14 +44,14 @@ fn add(indexes: &mut Indexes, address: &str, from: &str, host: &Surroundings<'_>
         for mirror in read(Path::new(&path)).unwrap_or_default().lines() {
             let mirror = mirror.split_whitespace().next().unwrap_or_default();
             if mirror.starts_with("http") {
-                indexes.add_text(mirror, &path.display().to_string());
+                indexes.add_text(mirror, &path.display().to_string(), &[]);
             }
         }
         return;
     }
     let address = address.strip_prefix("mirror+").unwrap_or(address);
     if address.starts_with("http://") || address.starts_with("https://") {
-        indexes.add_text(address, from);
+        indexes.add_text(address, from, &[]);
     }
 }
 

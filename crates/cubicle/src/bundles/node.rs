@@ -17,8 +17,11 @@ const FOR_ALL: [&str; 3] = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmr
 pub(super) fn find(settings: &Egress, host: &Surroundings<'_>) -> Indexes {
     let mut indexes = Indexes::new(WAY_OUT);
     if let Some(registries) = &settings.npm_registry {
-        for registry in registries {
+        for (number, registry) in registries.iter().enumerate() {
             indexes.add(registry.clone(), "egress.npm_registry");
+            if number == 0 {
+                indexes.tell(&["NPM_CONFIG_REGISTRY"]);
+            }
         }
         return indexes;
     }
@@ -46,14 +49,16 @@ pub(super) fn find(settings: &Egress, host: &Surroundings<'_>) -> Indexes {
         }
     }
     match registry {
-        Some((value, from)) => indexes.add_text(&value, &from),
+        Some((value, from)) => {
+            indexes.add_text(&value, &from, &["NPM_CONFIG_REGISTRY"]);
+        }
         None => {
             if let Some(said) = (host.ask)("npm", &ASK) {
-                indexes.add_text(said.trim(), "npm config get registry");
+                indexes.add_text(said.trim(), "npm config get registry", &[]);
             }
         }
     }
-    scopes.iter().for_each(|(value, from)| indexes.add_text(value, from));
+    scopes.iter().for_each(|(value, from)| indexes.add_text(value, from, &[]));
     indexes
 }
 

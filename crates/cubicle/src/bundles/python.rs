@@ -17,6 +17,10 @@ const PIP_SECTIONS: [&str; 3] = ["global", "install", "download"];
 const PIP_DEFAULTS: &str = "from pip._internal.models.index import PyPI; \
                             print(PyPI.simple_url, getattr(PyPI, 'file_storage_domain', ''))";
 
+/// By which pip and uv are told of the first index, and of further ones.
+const FIRST: [&str; 2] = ["PIP_INDEX_URL", "UV_DEFAULT_INDEX"];
+const MORE: [&str; 2] = ["PIP_EXTRA_INDEX_URL", "UV_INDEX"];
+
 /// What one source says about indexes.
 #[derive(Debug, Default)]
 struct Said {
@@ -31,18 +35,20 @@ pub(super) fn find(settings: &Egress, host: &Surroundings<'_>) -> Indexes {
     let mut has_first = false;
     if let Some(index) = &settings.python_index {
         indexes.add(index.clone(), "egress.python_index");
+        indexes.tell(&FIRST);
         has_first = true;
     } else {
         for said in [pip(host), uv(host, &mut indexes)] {
             if let Some((text, from)) = said.first {
-                indexes.add_text(&text, &from);
+                indexes.add_text(&text, &from, if has_first { &[] } else { &FIRST });
                 has_first = true;
             }
-            said.more.iter().for_each(|(text, from)| indexes.add_text(text, from));
+            said.more.iter().for_each(|(text, from)| indexes.add_text(text, from, &MORE));
         }
     }
     for index in settings.python_extra_indexes.iter().flatten() {
         indexes.add(index.clone(), "egress.python_extra_indexes");
+        indexes.tell(&MORE);
     }
     add_defaults(&mut indexes, has_first, host);
     indexes

@@ -339,3 +339,26 @@ fn a_bundle_with_a_mistake_is_refused_with_its_position() {
     assert!(checked(&name, "open").is_err());
     checked(&name, "").unwrap();
 }
+
+#[test]
+fn clients_inside_are_told_of_the_index_that_is_not_their_own() {
+    let host = Host::new().file("etc/pip.conf", "[global]\nindex-url = https://u:p@index.example/simple\n");
+    let told = host.find(&Egress::default(), &[("UV_INDEX", "https://more.example/")]).variables;
+    assert_eq!(told["PIP_INDEX_URL"], "https://index.example/simple");
+    assert_eq!(told["UV_DEFAULT_INDEX"], "https://index.example/simple");
+    assert_eq!(told["PIP_EXTRA_INDEX_URL"], "https://more.example/");
+    let own = Host::new().program("npm", "https://registry.example/");
+    assert_eq!(
+        own.find(&Egress::default(), &[]).variables,
+        BTreeMap::new(),
+        "what is built in needs no word"
+    );
+    let settings = Egress {
+        npm_registry: Some(vec!["https://npm.example/".parse().unwrap()]),
+        python_index: Some("http://127.0.0.1:3141/simple".parse().unwrap()),
+        ..Egress::default()
+    };
+    let told = Host::new().find(&settings, &[]).variables;
+    assert_eq!(told["NPM_CONFIG_REGISTRY"], "https://npm.example/");
+    assert_eq!(told["PIP_INDEX_URL"], "http://127.0.0.1:3141/simple");
+}

@@ -1,7 +1,6 @@
 //! The gateway that is measured: this program as a process of its own, with one sandbox that has a usual allowlist.
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
 
 use cubicle_egress::control::{Common, ListenerKind, Remote, TermsText};
 use cubicle_model::{Fault, Kind, SandboxId};
@@ -32,7 +31,7 @@ pub(super) async fn start(origin: SocketAddr, environment: &Environment) -> Resu
     let listener = TcpListener::bind("127.0.0.1:0").map_err(super::broken)?;
     let proxy = listener.local_addr().map_err(super::broken)?;
     let sandbox = SandboxId::from_random([1; 16]);
-    control.listener(sandbox, ListenerKind::Proxy, listener.as_fd()).await?;
+    control.listener(sandbox, ListenerKind::Proxy, listener.into()).await?;
     let policy = policy(origin).parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?;
     let terms = TermsText { policy, credentials: Vec::new(), bases: Vec::new(), record: false };
     control.attach(sandbox, terms).await?;

@@ -248,6 +248,9 @@ fn resolve(name: &str) -> Result<Vec<IpAddr>, Fault> {
 mod tests {
     use cubicle_model::egress::{Bundles, OwnAddresses};
 
+    use cubicle_model::egress::Policy;
+
+    use super::super::policy;
     use super::*;
 
     fn explained(policy: &str, url: &str, addresses: &[&str]) -> Answer {

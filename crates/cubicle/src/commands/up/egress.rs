@@ -53,7 +53,7 @@ pub(super) async fn settings(
         bundles: found.texts(),
         own: own_addresses(listen),
         policies,
-        environment: indexes(&said),
+        environment: found.variables().clone(),
         trusted: Some(trusted(said.extra_roots.as_deref(), &own_certificate)?),
     })
 }
@@ -103,25 +103,6 @@ fn interfaces() -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// The operator's package indexes, for the clients inside.
-fn indexes(said: &settings::Egress) -> BTreeMap<String, String> {
-    let mut variables = BTreeMap::new();
-    if let Some(index) = &said.python_index {
-        for name in ["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"] {
-            variables.insert(name.to_owned(), index.to_string());
-        }
-    }
-    if let Some(extra) = said.python_extra_indexes.as_ref().filter(|extra| !extra.is_empty()) {
-        let all: Vec<String> = extra.iter().map(ToString::to_string).collect();
-        variables.insert("PIP_EXTRA_INDEX_URL".to_owned(), all.join(" "));
-        variables.insert("UV_INDEX".to_owned(), all.join(" "));
-    }
-    if let Some(registry) = said.npm_registry.as_ref().and_then(|all| all.first()) {
-        variables.insert("NPM_CONFIG_REGISTRY".to_owned(), registry.to_string());
-    }
-    variables
-}
-
 /// What a sandbox trusts whose policy has hosts inspected: what the host trusts, what the operator adds, and the authority.
 fn trusted(extra: Option<&Path>, own: &str) -> Result<String, Fault> {
     /// Where distributions keep them, in one file.
@@ -150,18 +131,5 @@ mod tests {
         let all = own_addresses("0.0.0.0:7878".parse().unwrap());
         assert!(all.contains(&("127.0.0.1".parse().unwrap(), Some(7878))), "{all:?}");
         assert!(all.contains(&("::1".parse().unwrap(), Some(7878))), "{all:?}");
-    }
-
-    #[test]
-    fn clients_inside_are_told_of_the_operators_indexes() {
-        assert_eq!(indexes(&settings::Egress::default()), BTreeMap::new());
-        let said = settings::Egress {
-            python_index: Some("https://index.example/simple/".parse().unwrap()),
-            npm_registry: Some(vec!["https://npm.example/".parse().unwrap()]),
-            ..settings::Egress::default()
-        };
-        let variables = indexes(&said);
-        assert_eq!(variables["PIP_INDEX_URL"], "https://index.example/simple/");
-        assert_eq!(variables["NPM_CONFIG_REGISTRY"], "https://npm.example/");
     }
 }
