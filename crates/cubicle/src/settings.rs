@@ -327,6 +327,7 @@ mod tests {
             "server.listen" => "127.0.0.1:7000",
             "server.url" | "server.otlp_endpoint" => "http://127.0.0.1:7000",
             "egress.access_log" | "egress.extra_roots" => "/srv/file",
+            "egress.enabled" => "false",
             path if path.starts_with("egress.") => "https://service.example/path",
             "server.token_scopes" => "read, manage",
             _ => "1048576",

@@ -92,7 +92,10 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         variable: variables(context),
         at_step: deadly_step(context),
     };
-    let egress = egress::settings(context, home.path(), listen, asked.log.clone(), clock.wall()).await?;
+    let egress = match context.settings.egress.enabled {
+        Some(false) => None,
+        _ => Some(egress::settings(context, home.path(), listen, asked.log.clone(), clock.wall()).await?),
+    };
     let settings = Settings {
         address: address.clone(),
         capacity: asked.capacity.unwrap_or(200),
@@ -107,7 +110,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         requests_per_second: u32::try_from(asked.requests_per_second.unwrap_or(2000)).unwrap_or(u32::MAX),
         link_secret: home.link_secret()?,
         sealing_keys,
-        egress: Some(egress),
+        egress,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),
         span_counts,

@@ -14,6 +14,8 @@ pub(super) const BUNDLES: &str = "egress.bundles.";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Egress {
+    /// Whether sandboxes have a way out at all.
+    pub(crate) enabled: Option<bool>,
     pub(crate) python_index: Option<WebAddress>,
     pub(crate) python_extra_indexes: Option<Vec<WebAddress>>,
     pub(crate) npm_registry: Option<Vec<WebAddress>>,
@@ -30,6 +32,7 @@ impl Egress {
         let mut bundles = below.bundles;
         bundles.extend(self.bundles);
         Self {
+            enabled: self.enabled.or(below.enabled),
             python_index: self.python_index.or(below.python_index),
             python_extra_indexes: self.python_extra_indexes.or(below.python_extra_indexes),
             npm_registry: self.npm_registry.or(below.npm_registry),
@@ -48,6 +51,7 @@ impl Egress {
             || text.split_whitespace().map(|word| parse(word, at)).collect::<Result<_, _>>().map(Some);
         let file = || Ok(Some(PathBuf::from(text)));
         let set = match key {
+            "egress.enabled" => parse(text, at).map(|enabled| self.enabled = Some(enabled)),
             "egress.python_index" => one().map(|index| self.python_index = index),
             "egress.python_extra_indexes" => several().map(|indexes| self.python_extra_indexes = indexes),
             "egress.npm_registry" => several().map(|registries| self.npm_registry = registries),

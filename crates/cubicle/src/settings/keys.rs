@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 47] = [
+pub(super) const KEYS: [Key; 48] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -189,6 +189,12 @@ pub(super) const KEYS: [Key; 47] = [
         "Headers that it wants: `name=value,name=value`, values percent-encoded",
     ),
     key("server.service_name", "OTEL_SERVICE_NAME", "`cubicle`", "What the server is called in traces"),
+    key(
+        "egress.enabled",
+        "CUBICLE_EGRESS",
+        "`true`",
+        "Whether sandboxes have a way out at all; `false` leaves them without any network",
+    ),
     key(
         "egress.python_index",
         "CUBICLE_PYTHON_INDEX",

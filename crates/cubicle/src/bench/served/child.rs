@@ -46,8 +46,22 @@ impl Served {
         Self::start_at(data_dir, size, "127.0.0.1:0").await
     }
 
+    /// One whose sandboxes have no network at all.
+    pub(crate) async fn start_without_gateway(data_dir: &Path, size: Size) -> Result<Self, Fault> {
+        Self::start_with(data_dir, size, "127.0.0.1:0", &[("CUBICLE_EGRESS", "false")]).await
+    }
+
     /// On the same data as before; `listen` is where it was, for whoever comes back to it.
     pub(crate) async fn start_at(data_dir: &Path, size: Size, listen: &str) -> Result<Self, Fault> {
+        Self::start_with(data_dir, size, listen, &[]).await
+    }
+
+    async fn start_with(
+        data_dir: &Path,
+        size: Size,
+        listen: &str,
+        variables: &[(&str, &str)],
+    ) -> Result<Self, Fault> {
         let place = place(data_dir);
         data_dir::prepare(&place)?;
         let log = fs::File::create(place.join("log")).map_err(|error| unusable(&place, error))?;
@@ -55,6 +69,7 @@ impl Served {
         let mut command = program("/proc/self/exe");
         command.args(["up", "--listen", listen, "--pool-size", &size.pool.to_string()]);
         command.env("CUBICLE_DATA_DIR", &place).env("CUBICLE_CAPACITY", size.capacity.to_string());
+        command.envs(variables.iter().copied());
         // The allowance of a key is not what is measured.
         command.env("CUBICLE_REQUESTS_PER_SECOND", "1000000").stderr(Stdio::from(log));
         let from = Instant::now();

@@ -27,7 +27,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    async fn new(server: &Served, path: &str, body: &serde_json::Value) -> Result<Self, Fault> {
+    pub(super) async fn new(server: &Served, path: &str, body: &serde_json::Value) -> Result<Self, Fault> {
         let request = server.request("POST", path, Some(body));
         Ok(Self { wire: server.wire().await?.into(), request })
     }

@@ -3,6 +3,7 @@
 mod child;
 mod fanout;
 mod latency;
+mod policy;
 mod postgres;
 mod rates;
 mod thousand;
@@ -37,9 +38,10 @@ const FANOUT: &str = "sse.fanout";
 const RSS: &str = "rss";
 const RSS_1000: &str = "rss.1000";
 const STARTUP_1000: &str = "startup.1000";
+const CREATE_POLICY: &str = "create.policy";
 
 /// The measurements by id, in the order in which they are shown.
-pub(crate) const IDS: [&str; 11] = [
+pub(crate) const IDS: [&str; 12] = [
     EXEC_WARM,
     RUN_WARM,
     RUN_COLD,
@@ -51,6 +53,7 @@ pub(crate) const IDS: [&str; 11] = [
     RSS,
     RSS_1000,
     STARTUP_1000,
+    CREATE_POLICY,
 ];
 
 /// How much is measured.
@@ -92,6 +95,16 @@ pub(crate) async fn measure(
         rows.extend(latency::measure(&server, ids, effort, (site, environment, scratch), progress).await?);
         end(server, data_dir).await?;
     }
+    if any(&[CREATE_POLICY]) {
+        let other = data_dir.join("without-gateway");
+        remove_all(&other).await?;
+        let size = Size { pool: 0, capacity: 100 };
+        let server = Served::start(data_dir, size).await?;
+        let without = Served::start_without_gateway(&other, size).await?;
+        rows.push(policy::measure(&server, &without, effort.rounds, site, progress).await?);
+        end(without, &other).await?;
+        end(server, data_dir).await?;
+    }
     if any(&[EXEC_64]) {
         let server = Served::start(data_dir, Size { pool: 8, capacity: 100 }).await?;
         rows.push(throughput::measure(&server, effort, progress).await);
@@ -124,6 +137,10 @@ pub(crate) async fn measure(
 async fn end(server: Served, data_dir: &Path) -> Result<(), Fault> {
     server.kill();
     remove_all(data_dir).await
+}
+
+fn broken(what: &str) -> Fault {
+    Fault::new(cubicle_model::Kind::Internal, what)
 }
 
 /// Lasts longer than any measurement.
