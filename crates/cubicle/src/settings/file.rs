@@ -83,7 +83,8 @@ fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> 
             Value::String(text) => text.clone(),
             Value::Integer(number) => number.to_string(),
             Value::Float(number) => number.to_string(),
-            Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) | Value::Table(_) => {
+            Value::Boolean(flag) => flag.to_string(),
+            Value::Datetime(_) | Value::Array(_) | Value::Table(_) => {
                 return Err(Fault::new(Kind::Invalid, format!("{at}: expected text or a number")));
             }
         };
