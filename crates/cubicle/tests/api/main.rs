@@ -11,6 +11,7 @@ mod clock;
 mod collector;
 mod databases;
 mod disk;
+mod egress;
 mod execs;
 mod files;
 mod issuer;
