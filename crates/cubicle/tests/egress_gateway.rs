@@ -23,16 +23,23 @@ struct Gateway {
 
 impl Gateway {
     fn start(arguments: &[&str]) -> Self {
-        let (ours, theirs) = UnixStream::pair().unwrap();
         #[expect(clippy::disallowed_methods, reason = "a black-box test starts the program that it tests")]
-        let child = Command::new(env!("CARGO_BIN_EXE_cubicle"))
-            .arg("egress-gateway")
-            .args(arguments)
-            .env_clear()
-            .stdin(OwnedFd::from(theirs))
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cubicle"));
+        command.arg("egress-gateway").args(arguments);
+        Self::spawn(command)
+    }
+
+    /// By a line of the shell, to which the program is `$0`.
+    fn start_by(script: &str) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "a black-box test starts the program that it tests")]
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_cubicle")]);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let child = command.env_clear().stdin(OwnedFd::from(theirs)).stderr(Stdio::piped()).spawn().unwrap();
         Self { child, control: Some(ours) }
     }
 
@@ -78,15 +85,18 @@ async fn attach(remote: &Remote, listener: &TcpListener, policy: &str) -> Socket
     listener.local_addr().unwrap()
 }
 
-/// An origin that answers every request of one connection after the other with `reached`.
+/// An origin that answers the first request of every connection with `reached`.
 fn origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            let mut bytes = [0; 4096];
-            _ = stream.read(&mut bytes);
-            _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\nconnection: close\r\n\r\nreached");
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                _ = stream.read(&mut bytes);
+                _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\nconnection: close\r\n\r\nreached");
+            });
         }
     });
     at
@@ -143,6 +153,47 @@ async fn a_gateway_that_is_killed_is_told_as_unavailable_and_the_next_one_takes_
     let remote = next.remote();
     attach(&remote, &listener, &policy).await;
     assert!(waiting.await.unwrap().unwrap().ends_with("reached"));
+}
+
+#[tokio::test]
+async fn a_gateway_out_of_descriptors_says_so_and_recovers() {
+    // Fewer than two for each of the connections that it takes.
+    let mut gateway = Gateway::start_by("ulimit -n 40; exec \"$0\" egress-gateway");
+    let remote = gateway.remote();
+    let (listener, origin) = (TcpListener::bind("127.0.0.1:0").unwrap(), origin());
+    let proxy = attach(&remote, &listener, &format!("allow http://{origin}; allow tcp://{origin}")).await;
+    let crowd = tokio::task::spawn_blocking(move || {
+        let mut open = Vec::new();
+        let mut answers = Vec::new();
+        for _ in 0..40 {
+            let mut stream = TcpStream::connect(proxy).unwrap();
+            stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            _ = write!(stream, "CONNECT {origin} HTTP/1.1\r\n\r\n");
+            let mut answer = [0; 12];
+            answers.push(stream.read_exact(&mut answer).map(|()| answer).ok());
+            open.push(stream);
+        }
+        (answers, open)
+    });
+    let (answers, open) = crowd.await.unwrap();
+    let count = |expected: &[u8]| answers.iter().flatten().filter(|answer| **answer == expected).count();
+    let (tunnels, refused) = (count(b"HTTP/1.1 200"), count(b"HTTP/1.1 503"));
+    let unheard = answers.iter().filter(|answer| answer.is_none()).count();
+    assert!(tunnels > 4 && refused + unheard > 4, "{tunnels} {refused} {unheard}");
+    assert_eq!(tunnels + refused + unheard, answers.len());
+    // It can still be told things, and serves again when the crowd has gone.
+    remote.bill(sandbox()).await.unwrap();
+    drop(open);
+    let reached = tokio::task::spawn_blocking(move || {
+        let from = Instant::now();
+        while from.elapsed() < BOUND {
+            if get(proxy, origin).is_ok_and(|answer| answer.ends_with("reached")) {
+                return true;
+            }
+        }
+        false
+    });
+    assert!(reached.await.unwrap());
 }
 
 #[test]

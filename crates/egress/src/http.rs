@@ -219,6 +219,7 @@ async fn carry(
         tally.answered(response.status().as_u16());
         let mask = echoes.cloned();
         let mut response = response.map(|_| Inwards::none());
+        response.extensions_mut().clear();
         clean(response.headers_mut(), echoes);
         websocket::switch(response.headers_mut());
         session.suspicion.leave();
@@ -310,6 +311,8 @@ fn returned(
 ) -> Response<Inwards> {
     let (mut parts, body) = response.into_parts();
     clean(&mut parts.headers, echoes);
+    // The library keeps the words behind the status here, and would repeat them whatever they hold.
+    parts.extensions.clear();
     parts.version = hyper::Version::HTTP_11;
     let mask = echoes.map(|echoes| echoes.stream(Content::Binary));
     Response::from_parts(parts, Inwards::new(body, kept, tally, mask))

@@ -446,6 +446,30 @@ async fn a_request_that_comes_back_is_stopped() {
 }
 
 #[tokio::test]
+async fn a_tunnel_to_the_gateway_itself_is_bounded_where_a_rule_allows_it() {
+    let world = World::new("allow tcp://gateway.example:3128; limit connections 4").await;
+    world.names.set("gateway.example", &["93.184.216.34"]);
+    world.dial.lead("93.184.216.34:3128".parse().unwrap(), world.proxy);
+    let mut stream = world.connect().await;
+    let connect = "CONNECT gateway.example:3128 HTTP/1.1\r\nHost: gateway.example:3128\r\n\r\n";
+    let mut depth = 0;
+    loop {
+        stream.write_all(connect.as_bytes()).await.unwrap();
+        let head = read_head(&mut stream).await;
+        if !head.starts_with("HTTP/1.1 200 ") {
+            assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+            break;
+        }
+        depth += 1;
+        assert!(depth <= 4, "the loop goes on");
+    }
+    assert_eq!(depth, 3 + 1);
+    // Without the rule there is no first step, whatever else is open.
+    let world = World::new("open").await;
+    assert!(world.tunnel(&world.proxy.to_string()).await.unwrap_err().starts_with("HTTP/1.1 403 "));
+}
+
+#[tokio::test]
 async fn a_client_that_never_finishes_its_head_is_dropped() {
     let limits = Limits { head_deadline: Duration::from_millis(300), ..limits() };
     let world = World::with(limits, Terms::of(ruleset("allow good.example"))).await;

@@ -1,5 +1,7 @@
 //! Secrets that are added on the way out, and what becomes of them.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use cubicle_egress::credentials::{Credential, Form};
 use cubicle_egress::secret::Secret;
 use cubicle_egress::{Base, Terms};
@@ -118,6 +120,38 @@ async fn a_secret_that_comes_back_is_masked_without_changing_the_length() {
     assert!(answer.contains(&format!("authorization: Bearer {stars}\r\n")), "{answer}");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert_eq!(line(head, "content-length").parse(), Ok(body.len()));
+}
+
+#[tokio::test]
+async fn an_error_page_gives_no_secret_away_however_it_is_cut_or_spelled() {
+    let world = world("allow https://api.example", bearer()).await;
+    let origin = Origin::tls(world.certificate("api.example"), |_| {
+        let spelled = [
+            KEY.to_owned(),
+            STANDARD.encode(format!("user:{KEY}")),
+            KEY.bytes().map(|byte| format!("%{byte:02X}")).collect(),
+        ];
+        // Three bytes at a time, and once more in the reason, a header and a trailer.
+        let page = spelled.join(" and ");
+        let chunks: String = page.as_bytes().chunks(3).map(|part| format!("{:x}\r\n{}\r\n", part.len(), String::from_utf8_lossy(part))).collect();
+        format!(
+            "HTTP/1.1 500 Bad key {KEY}\r\nwww-authenticate: Bearer error={KEY}\r\ntransfer-encoding: chunked\r\ntrailer: x-key\r\n\r\n{chunks}0\r\nx-key: {KEY}\r\n\r\n"
+        )
+        .into()
+    })
+    .await;
+    world.place("api.example:443", &origin);
+    let answer = world.get("http://api.egress.internal/").await;
+    assert!(
+        answer.starts_with("HTTP/1.1 500 ") && answer.contains("www-authenticate: Bearer error=***"),
+        "{answer}"
+    );
+    // Without the framing of the chunks, as a client puts them together.
+    let body: String = answer.split("\r\n\r\n").nth(1).unwrap().split("\r\n").skip(1).step_by(2).collect();
+    let encoded = STANDARD.encode(format!("user:{KEY}"));
+    for part in [KEY, &encoded[8..encoded.len() - 4], &KEY[KEY.len() / 2..], "%6B%65%79"] {
+        assert!(!answer.contains(part) && !body.contains(part), "{part}: {answer}");
+    }
 }
 
 #[tokio::test]

@@ -139,6 +139,52 @@ async fn an_origin_that_talks_nonsense_is_told_to_the_client() {
     }
 }
 
+/// Ends a connection without a goodbye.
+fn reset(stream: tokio::net::TcpStream) {
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+}
+
+#[tokio::test]
+async fn an_origin_that_resets_is_told_and_counted_as_a_failure() {
+    let world = World::new("allow a.example; allow tcp://a.example:9000").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    world.names.set("a.example", &["93.184.216.34"]);
+    for port in [80, 9000] {
+        world.dial.lead(format!("93.184.216.34:{port}").parse().unwrap(), listener.local_addr().unwrap());
+    }
+    // Before its answer, and in the middle of it.
+    for (said, expected) in
+        [("", "HTTP/1.1 502 "), ("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf", "HTTP/1.1 200 ")]
+    {
+        let answer = async { world.get("http://a.example/").await };
+        let origin = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            read_head(&mut stream).await;
+            stream.write_all(said.as_bytes()).await.unwrap();
+            // What was said has arrived when the client has seen its head; a reset would take it away before.
+            world
+                .until("the head of the answer", |world| {
+                    said.is_empty() || world.bill().lines[0].bytes_received > 0
+                })
+                .await;
+            reset(stream);
+        };
+        let (answer, ()) = tokio::join!(answer, origin);
+        assert!(answer.starts_with(expected) && answer.len() < 400, "{answer}");
+    }
+    assert_eq!(world.bill().lines[0].failures, 2);
+    // In a tunnel.
+    let mut tunnel = world.tunnel("a.example:9000").await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    reset(stream);
+    assert!(hangs_up(&mut tunnel).await);
+    world
+        .until("the failure", |world| {
+            world.bill().lines.iter().any(|line| line.port == 9000 && line.failures == 1)
+        })
+        .await;
+}
+
 #[tokio::test]
 async fn a_head_without_end_does_not_fill_the_gateway() {
     let world = World::new("allow a.example").await;
