@@ -17,7 +17,7 @@ use cubicle_model::{Fault, Kind, Name};
 
 use crate::environment::Environment;
 use crate::settings::Egress;
-use crate::web_address::WebAddress;
+use cubicle_model::egress::WebAddress;
 use surroundings::Surroundings;
 
 /// Bundles whose hosts are the same everywhere. Only what clients of the service talk to is named: who needs more, as for

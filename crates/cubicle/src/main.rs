@@ -24,7 +24,6 @@ mod target;
 mod terminal;
 mod traces;
 mod values;
-mod web_address;
 
 use clap::Parser;
 use cubicle_model::{Fault, Kind};

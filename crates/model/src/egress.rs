@@ -34,6 +34,8 @@ pub mod recording;
 pub mod rule;
 mod syntax;
 pub mod terms;
+pub mod wanted;
+pub mod web_address;
 
 pub use address::{OwnAddress, OwnAddresses, Standing};
 pub use bill::{Bill, BillLine, Denial};
@@ -47,6 +49,8 @@ pub use recording::Recording;
 pub use rule::{Methods, Ports, Rule, Scheme, Target, Verb, Whom};
 pub use syntax::SyntaxError;
 pub use terms::{DuringExec, LeaseEgress, SaidBy};
+pub use wanted::{NotWanted, Wanted};
+pub use web_address::WebAddress;
 
 #[cfg(test)]
 mod properties;

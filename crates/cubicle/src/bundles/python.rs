@@ -8,7 +8,7 @@ use super::Indexes;
 use super::ini;
 use super::surroundings::{Surroundings, read};
 use crate::settings::Egress;
-use crate::web_address::WebAddress;
+use cubicle_model::egress::WebAddress;
 
 const WAY_OUT: &str = "set egress.python_index, or install pip or uv";
 /// Sections of pip's files, the weightiest last.

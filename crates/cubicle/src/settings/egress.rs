@@ -7,7 +7,7 @@ use cubicle_model::{Fault, Name};
 
 use super::parse;
 use crate::bundles;
-use crate::web_address::WebAddress;
+use cubicle_model::egress::WebAddress;
 
 /// Bundles are a table of their own in the file, and have no variables.
 pub(super) const BUNDLES: &str = "egress.bundles.";

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use cubicle_egress::control::TermsText;
 use cubicle_guest::client::Guest;
-use cubicle_model::egress::{
-    Attempt, Bill, Host, LeaseEgress, Policy, Ruleset, SaidBy, Scheme, Verdict, Via,
-};
+use cubicle_model::egress::{Bill, Host, LeaseEgress, Policy, Ruleset, SaidBy, Wanted};
 use cubicle_model::{Binding, ExecId, Fault, Kind, Lease, LeaseId, Name, SandboxId, Scope};
 use cubicle_store::{Exec, KeptBill};
 use tracing::{debug, warn};
@@ -408,38 +406,22 @@ impl App {
 }
 
 fn explain(rules: &Ruleset, url: &str) -> Result<Explained, Fault> {
-    let bad = |why: String| Fault::new(Kind::Invalid, format!("'{}' {why}", url.escape_default()));
-    let wrong = || bad("is not a URL".into()).hint("write https://host/path, http://… or tcp://host:port");
-    let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
-    let scheme = Scheme::ALL.into_iter().find(|known| known.name() == scheme).ok_or_else(wrong)?;
-    let (authority, path) = match rest.find('/') {
-        Some(at) => rest.split_at(at),
-        None => (rest, "/"),
+    let wanted: Wanted = url.parse().map_err(|error| {
+        Fault::new(Kind::Invalid, format!("the URL cannot be read: {error}"))
+            .hint("write https://host/path, http://… or tcp://host:port")
+    })?;
+    let address = match wanted.host {
+        Host::Address(address) => Some(address),
+        Host::Name(_) => None,
     };
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.bytes().all(|c| c.is_ascii_digit()) => {
-            (host, Some(port.parse::<u16>().map_err(|_| wrong())?))
+    Ok(match wanted.decide(rules, "GET", address) {
+        Ok(allowed) => Explained { allowed: true, explanation: format!("{wanted} is allowed: {allowed}") },
+        Err(denied) => {
+            let explanation = match &denied.remedy {
+                Some(remedy) => format!("{denied}; {remedy}"),
+                None => denied.to_string(),
+            };
+            Explained { allowed: false, explanation }
         }
-        _ => (authority, None),
-    };
-    let host: Host = host.parse().map_err(|error| bad(format!("names no host: {error}")))?;
-    let port = port.or_else(|| scheme.default_port()).ok_or_else(wrong)?;
-    let path = path.split(['?', '#']).next().unwrap_or("/");
-    let via = match scheme {
-        Scheme::Tcp => Via::Tunnel,
-        _ => Via::Request { scheme, method: "GET", path },
-    };
-    let attempt = Attempt { host: &host, port, via };
-    let addresses: Vec<_> = match &host {
-        Host::Address(address) => vec![*address],
-        Host::Name(_) => Vec::new(),
-    };
-    let allowed = match &host {
-        Host::Address(address) => rules.at_address(&attempt, *address),
-        Host::Name(_) => rules.by_name(&attempt),
-    };
-    Ok(Explained {
-        allowed: matches!(allowed, Verdict::Allow(_)),
-        explanation: rules.explain(&attempt, &addresses),
     })
 }

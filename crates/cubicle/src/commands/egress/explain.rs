@@ -5,9 +5,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 
 use anstyle::{AnsiColor, Style};
 use cubicle_model::Fault;
-use cubicle_model::egress::{
-    Allowed, Attempt, Conduct, Denied, Host, Ruleset, Scheme, Statement, Verdict, Via,
-};
+use cubicle_model::egress::{Allowed, Conduct, Denied, Host, NotWanted, Ruleset, Scheme, Statement, Wanted};
 use serde::Serialize;
 
 use crate::args::EgressExplain;
@@ -15,7 +13,6 @@ use crate::bundles;
 use crate::bundles::policies::default_policy;
 use crate::context::Context;
 use crate::failure::{Ending, invalid, printable};
-use crate::web_address::WebAddress;
 
 /// Something is denied.
 const DENIED: i32 = 3;
@@ -36,13 +33,13 @@ pub(super) fn explain(args: &EgressExplain, context: &Context) -> Result<Ending,
     let rules = super::resolved(&policy, &bundles)?;
     let mut answers = Vec::new();
     for url in &args.urls {
-        let wanted = Wanted::parse(url)?;
+        let wanted: Wanted = url.parse().map_err(unreadable)?;
         let addresses = match (&wanted.host, args.resolve) {
             (Host::Address(address), _) => vec![*address],
             (Host::Name(_), false) => Vec::new(),
             (Host::Name(name), true) => resolve(name.as_str())?,
         };
-        answers.push(answer(&rules, url, &wanted, &args.method, &addresses));
+        answers.push(answer(&rules, &wanted, &args.method, &addresses));
     }
     if args.shape.json {
         super::super::print_json(&answers)?;
@@ -53,78 +50,9 @@ pub(super) fn explain(args: &EgressExplain, context: &Context) -> Result<Ending,
     Ok(Ending::Code(if all { 0 } else { DENIED }))
 }
 
-/// What somebody wants to reach.
-#[derive(Debug, PartialEq, Eq)]
-struct Wanted {
-    /// `Tcp` for anything that is neither of the web's.
-    scheme: Scheme,
-    host: Host,
-    port: u16,
-    path: String,
-}
-
-impl Wanted {
-    fn parse(url: &str) -> Result<Self, Fault> {
-        let unreadable = |why: String| {
-            invalid(format!("'{}' cannot be explained: {why}", without_credentials(url)))
-                .hint("write https://host/path, http://host:port/path, tcp://host:port or host:port")
-        };
-        let place = match url.split_once("://") {
-            None => url,
-            Some(("tcp", place)) => place,
-            Some((_, rest)) => {
-                let address: WebAddress = url.parse().map_err(|error| unreadable(format!("{error}")))?;
-                let path = rest.find('/').map_or("/", |at| &rest[at..]);
-                let path = path.split(['?', '#']).next().unwrap_or("/").to_owned();
-                return Ok(Self { scheme: address.scheme, host: address.host, port: address.port, path });
-            }
-        };
-        let (host, port) =
-            place.rsplit_once(':').ok_or_else(|| unreadable("a port is missing".to_owned()))?;
-        let port = port.parse::<u16>().ok().filter(|port| *port != 0);
-        let port = port.ok_or_else(|| unreadable("its port is not a number from 1 to 65535".to_owned()))?;
-        let host = host.parse().map_err(|error| unreadable(format!("{error}")))?;
-        Ok(Self { scheme: Scheme::Tcp, host, port, path: String::new() })
-    }
-
-    /// The decisions that the gateway takes, one after the other. TLS comes as a tunnel, and its requests are seen only
-    /// where the policy says that they are looked into.
-    fn decide(&self, rules: &Ruleset, method: &str, address: Option<IpAddr>) -> Result<Allowed, Denied> {
-        let verdict = |via| {
-            let attempt = Attempt { host: &self.host, port: self.port, via };
-            let verdict = match address {
-                Some(address) => rules.at_address(&attempt, address),
-                None => rules.by_name(&attempt),
-            };
-            match verdict {
-                Verdict::Allow(allowed) => Ok(allowed),
-                Verdict::Deny(denied) => Err(denied),
-                _ => Err(Denied {
-                    what: format!("{}:{}", self.host, self.port),
-                    reason: cubicle_model::egress::Reason::NotAllowed { near: None },
-                    remedy: None,
-                }),
-            }
-        };
-        let request = Via::Request { scheme: self.scheme, method, path: &self.path };
-        match self.scheme {
-            Scheme::Http => verdict(request),
-            Scheme::Tcp => verdict(Via::Tunnel),
-            Scheme::Https => match verdict(Via::Tunnel)? {
-                Allowed { conduct: Conduct::Inspected, .. } => verdict(request),
-                allowed => Ok(allowed),
-            },
-        }
-    }
-}
-
-/// A URL as it may be shown again.
-fn without_credentials(url: &str) -> String {
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if at > scheme => format!("{}://…{}", &url[..scheme], &url[at..]),
-        (None, Some(at)) => format!("…{}", &url[at..]),
-        _ => url.to_owned(),
-    }
+fn unreadable(why: NotWanted) -> Fault {
+    invalid(why.to_string())
+        .hint("write https://host/path, http://host:port/path, tcp://host:port or host:port")
 }
 
 #[derive(Debug, Serialize)]
@@ -147,7 +75,7 @@ struct Address {
     allowed: bool,
 }
 
-fn answer(rules: &Ruleset, url: &str, wanted: &Wanted, method: &str, addresses: &[IpAddr]) -> Answer {
+fn answer(rules: &Ruleset, wanted: &Wanted, method: &str, addresses: &[IpAddr]) -> Answer {
     let by_address: Vec<(IpAddr, Result<Allowed, Denied>)> =
         addresses.iter().map(|address| (*address, wanted.decide(rules, method, Some(*address)))).collect();
     let by_name = wanted.decide(rules, method, None);
@@ -162,7 +90,7 @@ fn answer(rules: &Ruleset, url: &str, wanted: &Wanted, method: &str, addresses: 
     };
     let listed = listed.map(|(address, verdict)| Address { address: *address, allowed: verdict.is_ok() });
     let mut answer = Answer {
-        url: without_credentials(url),
+        url: wanted.to_string(),
         allowed: verdict.is_ok(),
         rule: None,
         bundle: None,
@@ -256,12 +184,12 @@ mod tests {
     fn explained(policy: &str, url: &str, addresses: &[&str]) -> Answer {
         let policy: Policy = policy.parse().unwrap();
         let rules = policy.resolve(&Bundles::default(), &OwnAddresses::default()).unwrap();
-        let wanted = Wanted::parse(url).unwrap();
+        let wanted: Wanted = url.parse().unwrap();
         let mut addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
         if let Host::Address(address) = wanted.host {
             addresses.push(address);
         }
-        answer(&rules, url, &wanted, "GET", &addresses)
+        answer(&rules, &wanted, "GET", &addresses)
     }
 
     #[test]
@@ -292,19 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_cannot_be_read_is_refused_without_its_password() {
-        for url in [
-            "example.org",
-            "ftp://ada:hunter2@a.example/",
-            "a.example:0",
-            "ada:hunter2@a.example:443",
-            "https://",
-        ] {
-            let fault = Wanted::parse(url).unwrap_err();
-            assert!(!fault.message().contains("hunter2") && fault.way_out().is_some(), "{fault}");
-        }
-        let wanted = Wanted::parse("https://ada:hunter2@a.example/x").unwrap();
-        assert_eq!((wanted.host.to_string().as_str(), wanted.path.as_str()), ("a.example", "/x"));
+    fn a_password_is_not_shown() {
         assert!(!explained("open", "https://ada:hunter2@a.example/x", &[]).text().contains("hunter2"));
     }
 

@@ -3,23 +3,23 @@
 use std::fmt;
 use std::str::FromStr;
 
-use cubicle_model::egress::{Host, Rule, Scheme};
+use super::{Host, NotAHost, Rule, Scheme};
 
 /// Where a service is. Its user name and password are dropped while it is read, and so is the query: whatever is made
 /// from this, a rule, a message or a log line, cannot tell them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct WebAddress {
-    pub(crate) scheme: Scheme,
-    pub(crate) host: Host,
-    pub(crate) port: u16,
-    path: String,
+pub struct WebAddress {
+    pub scheme: Scheme,
+    pub host: Host,
+    pub port: u16,
+    pub path: String,
     /// Whether it had a user name or a password.
-    pub(crate) had_credentials: bool,
+    pub had_credentials: bool,
 }
 
 /// What is wrong is told without the text: it may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotAWebAddress {
+pub enum NotAWebAddress {
     #[error("this is not the address of a web service: write it as in https://host.example/path")]
     Form,
     #[error("a web service is reached by http or https")]
@@ -27,13 +27,13 @@ pub(crate) enum NotAWebAddress {
     #[error("the port of the address is not a number from 1 to 65535")]
     Port,
     #[error("the host of the address: {0}")]
-    Host(#[from] cubicle_model::egress::NotAHost),
+    Host(#[from] NotAHost),
 }
 
 impl WebAddress {
     /// The rule that lets a sandbox reach the service; `private` even where its name leads to a private address. An
     /// address that is written as such names itself.
-    pub(crate) fn rule(&self, private: bool) -> Rule {
+    pub fn rule(&self, private: bool) -> Rule {
         let private = private && matches!(self.host, Host::Name(_));
         Rule { private, ..Rule::allowing(&self.host, self.port, Some(self.scheme)) }
     }
