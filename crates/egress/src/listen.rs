@@ -21,6 +21,8 @@ pub(crate) fn start(outlet: &Arc<Outlet>, listeners: Listeners) -> io::Result<()
     let Listeners { proxy, forward, dns_udp, dns_tcp } = listeners;
     let tcp = |listeners: Vec<std::net::TcpListener>| -> io::Result<Vec<TcpListener>> {
         let make = |listener: std::net::TcpListener| {
+            // Otherwise a small message waits for the acknowledgement of the one before it. What is accepted inherits this.
+            rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
             listener.set_nonblocking(true)?;
             TcpListener::from_std(listener)
         };
@@ -64,8 +66,6 @@ async fn accept(outlet: Arc<Outlet>, listener: TcpListener, serve: fn(&Arc<Outle
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Otherwise a small message waits for the acknowledgement of the one before it.
-                let _ = stream.set_nodelay(true);
                 serve(&outlet, stream.into());
                 complained = false;
             }

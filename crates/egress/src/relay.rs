@@ -3,7 +3,7 @@
 mod pipes;
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -67,15 +67,24 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-/// When bytes moved last, in either direction.
+/// When bytes moved last, in either direction, and whether one has ended.
 struct Moved {
     began: Instant,
     milliseconds: AtomicU64,
+    ended: AtomicBool,
 }
 
 impl Moved {
     fn new() -> Self {
-        Self { began: Instant::now(), milliseconds: AtomicU64::new(0) }
+        Self { began: Instant::now(), milliseconds: AtomicU64::new(0), ended: AtomicBool::new(false) }
+    }
+
+    /// One direction has ended, and the other may go on. After the second both connections are closed in any case.
+    fn end(&self, to: &Stream) {
+        if !self.ended.swap(true, Relaxed) {
+            // A side that is gone already needs no telling.
+            let _ = to.close_write();
+        }
     }
 
     fn now(&self) {
@@ -144,12 +153,15 @@ async fn pump(
         let is_much = burst >= MUCH;
         burst = 0;
         if is_much
-            && let (Stream::Tcp(from), Stream::Tcp(to)) = (from, to)
+            && let (Stream::Tcp(tcp), Stream::Tcp(to_tcp)) = (from, to)
             && let Some(pipe) = buffers.pipes.borrow()
         {
-            match splice(from, to, pipe, moved, &count).await? {
+            match splice(tcp, to_tcp, pipe, moved, &count).await? {
                 Some(length) => burst = length,
-                None => return Ok(()),
+                None => {
+                    moved.end(to);
+                    return Ok(());
+                }
             }
             continue;
         }
@@ -157,8 +169,7 @@ async fn pump(
         loop {
             match from.try_read_all(&mut borrowed.buffer) {
                 Ok((0, _)) => {
-                    // The other direction may go on; a side that is gone already needs no telling.
-                    let _ = to.close_write();
+                    moved.end(to);
                     return Ok(());
                 }
                 Ok((length, is_all)) => {
@@ -191,10 +202,7 @@ async fn splice(
     let mut all = 0;
     loop {
         match pipe.fill(from) {
-            Ok(0) => {
-                let _ = rustix::net::shutdown(to, rustix::net::Shutdown::Write);
-                return Ok(None);
-            }
+            Ok(0) => return Ok(None),
             Ok(length) => {
                 all += length;
                 moved.now();

@@ -6,6 +6,7 @@ mod access_log;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cubicle_egress::{Authority, Gateway, Limits, Outside, SystemDial, SystemNames, control, roots};
 use cubicle_model::{Fault, Kind, Timestamp};
@@ -19,6 +20,9 @@ use crate::failure::Ending;
 use crate::{gateway, limits};
 use access_log::AccessLogFile;
 
+/// The runtime is interrupted for every deadline that comes before the next one it knows of. With this one, which comes before
+/// those of connections, that never happens.
+const TICK: Duration = Duration::from_secs(1);
 /// Descriptors that are not connections: listeners, files, the runtime's own.
 const OTHER_DESCRIPTORS: usize = 512;
 
@@ -65,9 +69,13 @@ fn threads() -> usize {
 fn start_runtime() -> std::io::Result<Handle> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
-    std::thread::Builder::new()
-        .name("egress".into())
-        .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+    std::thread::Builder::new().name("egress".into()).spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::time::sleep(TICK).await;
+            }
+        });
+    })?;
     Ok(handle)
 }
 

@@ -12,9 +12,9 @@ use tokio::net::TcpStream;
 /// This many are used at the same time; who finds none copies.
 const MOST: usize = 32;
 /// What a pipe holds. An unprivileged user may have many of this size before the kernel makes them small.
-const SIZE: usize = 512 * 1024;
+const SIZE: usize = 1 << 20;
 /// What is moved at once. Pages of a connection may be larger than those the size is counted in.
-const PIECE: usize = 1 << 20;
+const PIECE: usize = 4 << 20;
 
 /// Pipes that are lent while much is moved.
 #[derive(Debug, Default)]

@@ -16,7 +16,6 @@ use crate::environment::Environment;
 const WHAT: &str = "256 MB through one tunnel of the gateway";
 const GOAL: Goal = Goal::AtLeast(1.5);
 const BYTES: u64 = 256 << 20;
-const BUFFER: usize = 256 * 1024;
 
 pub(super) async fn measure(
     transfers: usize,
@@ -49,7 +48,6 @@ async fn gather(
         Way::proxy("squid", squid, origin),
     ];
     let mut samples = [Samples::default(), Samples::default(), Samples::default()];
-    let mut buffer = vec![0; BUFFER];
     // The first round warms up and is not counted.
     for round in 0..=transfers {
         progress.say(&format!("256 MB through a tunnel, {round} of {transfers}"));
@@ -57,7 +55,7 @@ async fn gather(
             let index = (round + turn) % ways.len();
             tokio::time::sleep(QUIET).await;
             let mut stream: TcpStream = ways[index].connect().map_err(super::broken)?;
-            let taken = Way::fetch(&mut stream, BYTES, &mut buffer).map_err(super::broken)?;
+            let taken = Way::fetch(&mut stream, BYTES).map_err(super::broken)?;
             if round > 0 {
                 samples[index].push(BYTES as f64 / 1e6 / taken.as_secs_f64());
             }
