@@ -46,6 +46,16 @@ pub(crate) enum Scene {
     Fixed { scheme: Scheme, host: Host, port: u16 },
 }
 
+impl Scene {
+    /// What a request is for that does not say it in a way that can be understood.
+    fn named(&self) -> String {
+        match self {
+            Self::Proxy => "no host".to_owned(),
+            Self::Fixed { host, port, .. } => format!("{host}:{port}"),
+        }
+    }
+}
+
 struct Session {
     outlet: Arc<Outlet>,
     scene: Scene,
@@ -61,7 +71,8 @@ where
     let suspicion = Arc::new(Suspicion::default());
     let io = Guard::new(Patient::new(io, limits.idle), Arc::clone(&suspicion), limits.head);
     let session = Arc::new(Session { outlet, scene, suspicion });
-    let service = service_fn(move |request| handle(Arc::clone(&session), request));
+    let serving = Arc::clone(&session);
+    let service = service_fn(move |request| handle(Arc::clone(&serving), request));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_deadline)
@@ -69,12 +80,16 @@ where
         .max_headers(limits.headers)
         .serve_connection(TokioIo::new(io), service);
     // Boxed, so that a tunnel, which needs none of this, does not make room for it.
-    let _ = Box::pin(served).await;
+    let served = Box::pin(served).await;
+    // The library has answered it by itself.
+    if served.is_err_and(|error| error.is_parse()) {
+        session.outlet.refused(&session.scene.named(), &BadRequest::Malformed.into());
+    }
 }
 
 async fn handle(session: Arc<Session>, request: Request<Incoming>) -> Result<Response<Inwards>, Infallible> {
     let outlet = &session.outlet;
-    let mut named = request.uri().authority().map_or_else(|| "no host".to_owned(), ToString::to_string);
+    let mut named = request.uri().authority().map_or_else(|| session.scene.named(), ToString::to_string);
     let plan = match plan(&session, &request, &mut named) {
         Ok(plan) => plan,
         Err(refusal) => {

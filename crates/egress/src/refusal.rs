@@ -57,6 +57,8 @@ pub(crate) enum BadRequest {
     NoAuthority,
     #[error("the policy has changed, and this connection must be made anew")]
     Changed,
+    #[error("this is not HTTP/1.1 as it is written")]
+    Malformed,
 }
 
 /// Which part of a budget is used up.
@@ -271,6 +273,7 @@ impl BadRequest {
             Self::Upgrade => "upgrade",
             Self::NoAuthority => "no authority",
             Self::Changed => "policy changed",
+            Self::Malformed => "malformed",
         }
     }
 }
