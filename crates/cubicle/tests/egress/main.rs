@@ -11,7 +11,9 @@ mod host;
 mod client;
 
 mod certificates;
+mod credentials;
 mod direct;
+mod gateway;
 mod inwards;
 mod names;
 mod nameserver;

@@ -185,6 +185,9 @@ impl Outside {
             };
             bytes.drain(..length);
             self.respond(&raw, &mut stream, &request)?;
+            if request.header("connection").eq_ignore_ascii_case("close") {
+                return Ok(());
+            }
         }
     }
 

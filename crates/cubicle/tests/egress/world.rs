@@ -143,6 +143,13 @@ impl World {
         Inside { world: self, lease, sandbox, key: self.server.admin_key() }
     }
 
+    /// A sandbox of the owner of another key.
+    pub(crate) fn leased_by(&self, key: &str, asked: &Value) -> Inside<'_> {
+        let lease = self.server.with_key("POST", "/api/v1/leases", asked, key).ok();
+        let text = |name: &str| lease[name].as_str().expect("a lease has ids").to_owned();
+        Inside { world: self, lease: text("lease_id"), sandbox: text("sandbox_id"), key: key.to_owned() }
+    }
+
     /// The port of the server's API.
     pub(crate) fn api_port(&self) -> &str {
         self.server.address.rsplit(':').next().expect("an address has a port")
@@ -292,12 +299,6 @@ pub(crate) struct Attack {
 }
 
 impl Inside<'_> {
-    /// The sandbox as the owner of another key sees it.
-    pub(crate) fn with_key(mut self, key: &str) -> Self {
-        self.key = key.to_owned();
-        self
-    }
-
     fn path(&self) -> String {
         format!("/api/v1/sandboxes/{}/execs", self.sandbox)
     }
