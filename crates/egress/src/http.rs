@@ -51,6 +51,16 @@ pub(crate) enum Scene {
     Fixed { scheme: Scheme, host: Host, port: u16 },
 }
 
+impl Scene {
+    /// What a request is for that does not say it in a way that can be understood.
+    fn named(&self) -> String {
+        match self {
+            Self::Proxy => "no host".to_owned(),
+            Self::Fixed { host, port, .. } => format!("{host}:{port}"),
+        }
+    }
+}
+
 struct Session {
     outlet: Arc<Outlet>,
     scene: Scene,
@@ -78,7 +88,11 @@ where
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
     // Boxed, so that a tunnel, which needs none of this, does not make room for it.
-    let _ = Box::pin(served).await;
+    let served = Box::pin(served).await;
+    // The library has answered it by itself.
+    if served.is_err_and(|error| error.is_parse()) {
+        session.outlet.refused(&session.scene.named(), &BadRequest::Malformed.into());
+    }
     // Here and not in a task of its own, so that it keeps its place among the connections of the sandbox.
     let switched = session.switched.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(switched) = switched {
@@ -88,7 +102,7 @@ where
 
 async fn handle(session: Arc<Session>, request: Request<Incoming>) -> Result<Response<Inwards>, Infallible> {
     let outlet = &session.outlet;
-    let mut named = request.uri().authority().map_or_else(|| "no host".to_owned(), ToString::to_string);
+    let mut named = request.uri().authority().map_or_else(|| session.scene.named(), ToString::to_string);
     let plan = match plan(&session, &request, &mut named) {
         Ok(plan) => plan,
         Err(refusal) => {

@@ -165,7 +165,15 @@ impl Outlet {
         attempt: &Attempt<'_>,
         address: IpAddr,
     ) -> Result<Allowed, Refusal> {
-        judged(attempt, terms.policy.at_address(attempt, address))
+        // Addresses of a host come and go, so that the host is asked anew each time.
+        let here = terms.policy.minds_the_host(attempt.port) && self.shared.outside.dial.is_here(address);
+        judged(
+            attempt,
+            match here {
+                true => terms.policy.at_own_host(attempt, address),
+                false => terms.policy.at_address(attempt, address),
+            },
+        )
     }
 
     /// Notes what was reached, when this sandbox is recorded.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -26,6 +26,9 @@ pub trait Names: Send + Sync {
 #[async_trait]
 pub trait Dial: Send + Sync {
     async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream>;
+
+    /// Whether a connection to the address would end on this very host.
+    fn is_here(&self, address: IpAddr) -> bool;
 }
 
 /// Names as the host resolves them: its hosts file, its name servers, in its order.
@@ -53,6 +56,26 @@ pub struct SystemDial;
 impl Dial for SystemDial {
     async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         TcpStream::connect(to).await
+    }
+
+    /// The kernel is asked with which address it would go there: to itself it goes with the same one. Nothing is sent.
+    /// Where the kernel does not say, nobody is let through.
+    fn is_here(&self, address: IpAddr) -> bool {
+        let from: IpAddr = match address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let local = UdpSocket::bind((from, 0)).and_then(|socket| {
+            // Any port will do.
+            socket.connect((address, 9))?;
+            socket.local_addr()
+        });
+        match local {
+            Ok(local) => address.is_loopback() || local.ip() == address,
+            Err(error) => {
+                !matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable)
+            }
+        }
     }
 }
 
@@ -128,6 +151,16 @@ impl fmt::Debug for Outside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_host_knows_its_own_addresses() {
+        for own in ["127.0.0.1", "127.1.2.3", "::1"] {
+            assert!(SystemDial.is_here(own.parse().unwrap()), "{own}");
+        }
+        for other in ["192.0.2.1", "2001:db8::1"] {
+            assert!(!SystemDial.is_here(other.parse().unwrap()), "{other}");
+        }
+    }
 
     #[test]
     fn certificates_of_the_operator_are_trusted_beside_those_of_the_host() {

@@ -59,6 +59,8 @@ pub(crate) enum BadRequest {
     NoAuthority,
     #[error("the policy has changed, and this connection must be made anew")]
     Changed,
+    #[error("this is not HTTP/1.1 as it is written")]
+    Malformed,
 }
 
 /// Which part of a budget is used up.
@@ -274,6 +276,7 @@ impl BadRequest {
             Self::WebSocket => "malformed WebSocket",
             Self::NoAuthority => "no authority",
             Self::Changed => "policy changed",
+            Self::Malformed => "malformed",
         }
     }
 }

@@ -75,6 +75,10 @@ impl Server {
     }
 
     pub(crate) fn start_on(host: Host, flags: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_at(host, "127.0.0.1:0", flags, environment)
+    }
+
+    pub(crate) fn start_at(host: Host, listen: &str, flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(BOUND))
@@ -93,7 +97,7 @@ impl Server {
             agent,
             said: Arc::default(),
         };
-        server.run("127.0.0.1:0", &[]);
+        server.run(listen, &[]);
         server
     }
 

@@ -7,7 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::origin::{Origin, ok};
 use crate::world::{
-    BOUND, CONTROL_PLANE, World, exchange, hangs_up, limits, read_head, read_to_end, ruleset,
+    BOUND, CONTROL_PLANE, EVERYWHERE, HERE, World, exchange, hangs_up, limits, read_head, read_to_end,
+    ruleset,
 };
 
 /// A world in which `good.example` answers on 80, and so would everything else.
@@ -228,6 +229,34 @@ async fn the_control_plane_is_reached_by_one_request_alone() {
     is_refused(&world, &post.replace("task-1", "task-2")).await;
     is_refused(&world, &post.replace("hooks/task-1", "hooks/../api")).await;
     assert_eq!(origin.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_control_plane_on_every_address_is_refused_at_each_of_them() {
+    let hook = "allow POST http://hook.example:7171/hooks/task-1 private";
+    let world = World::new(&format!("open; {hook}; allow 198.41.0.9; allow tcp://198.41.0.9:7171")).await;
+    let origin = Origin::plain(ok("control plane")).await;
+    for port in [EVERYWHERE, 8080] {
+        world.dial.lead(format!("{HERE}:{port}").parse().unwrap(), origin.at);
+    }
+    world.dial.lead(format!("198.41.0.10:{EVERYWHERE}").parse().unwrap(), origin.at);
+    for name in ["host.example", "hook.example"] {
+        world.names.set(name, &[HERE]);
+    }
+    for url in
+        ["http://198.41.0.9:7171/", "http://host.example:7171/", "http://hook.example:7171/hooks/task-1"]
+    {
+        let answer = world.get(url).await;
+        assert!(answer.contains("198.41.0.9 is an address of the control plane"), "{url}: {answer}");
+    }
+    assert!(world.tunnel("host.example:7171").await.is_err());
+    assert_eq!(origin.connections(), 0);
+    let post = "POST http://hook.example:7171/hooks/task-1 HTTP/1.1\r\nHost: hook.example:7171\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    assert!(world.send(post).await.ends_with("control plane"));
+    // Another port of the host, and another host at that port.
+    for url in ["http://host.example:8080/", "http://198.41.0.10:7171/"] {
+        assert!(world.get(url).await.ends_with("control plane"), "{url}");
+    }
 }
 
 #[tokio::test]

@@ -23,6 +23,9 @@ use crate::origin::{Certificate, Issuing, Origin};
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 /// The address of the control plane.
 pub(crate) const CONTROL_PLANE: &str = "198.41.0.4:7070";
+/// Another address of the host on which the gateway runs, and a port at which the control plane is on every one of them.
+pub(crate) const HERE: &str = "198.41.0.9";
+pub(crate) const EVERYWHERE: u16 = 7171;
 /// Now is in the middle of 2025.
 const NOW: i64 = 1_750_000_000;
 
@@ -198,7 +201,10 @@ impl rustls::time_provider::TimeProvider for Clock {
 
 pub(crate) fn ruleset(policy: &str) -> Ruleset {
     let own: SocketAddr = CONTROL_PLANE.parse().unwrap();
-    let own = OwnAddresses::new([OwnAddress { address: own.ip(), port: Some(own.port()) }]);
+    let own = OwnAddresses::new([
+        OwnAddress { address: own.ip(), port: Some(own.port()) },
+        OwnAddress { address: "0.0.0.0".parse().unwrap(), port: Some(EVERYWHERE) },
+    ]);
     policy.parse::<Policy>().unwrap().resolve(&Bundles::default(), &own).unwrap()
 }
 
@@ -316,6 +322,10 @@ impl Dial for FakeDial {
             Some(Lead::OutOfDescriptors) => Err(io::Error::from_raw_os_error(24)),
             None => Err(io::ErrorKind::ConnectionRefused.into()),
         }
+    }
+
+    fn is_here(&self, address: IpAddr) -> bool {
+        address.to_string() == HERE
     }
 }
 

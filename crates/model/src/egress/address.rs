@@ -97,7 +97,8 @@ fn is_isatap(address: Ipv6Addr) -> bool {
     (e == 0 || e == 0x200) && f == 0x5efe
 }
 
-/// Where the control plane itself listens, told by whoever runs it.
+/// Where the control plane itself listens, told by whoever runs it. With the unspecified address it listens on every
+/// address of its host, and only who asks the host can tell which these are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnAddresses(Vec<OwnAddress>);
 
@@ -121,6 +122,11 @@ impl OwnAddresses {
         self.0.iter().any(|own| {
             (own.address == address || Some(own.address) == inner) && own.port.is_none_or(|own| own == port)
         })
+    }
+
+    /// Whether it listens at this port on every address of its host.
+    pub fn are_everywhere(&self, port: u16) -> bool {
+        self.0.iter().any(|own| own.address.is_unspecified() && own.port.is_none_or(|own| own == port))
     }
 }
 

@@ -153,6 +153,24 @@ impl Ruleset {
         }
     }
 
+    /// Whether `at_own_host` can be another decision than `at_address`.
+    pub fn minds_the_host(&self, port: u16) -> bool {
+        self.own.are_everywhere(port)
+    }
+
+    /// The second step for an address of the very host on which the control plane runs, and maybe listens on all of them.
+    pub fn at_own_host(&self, attempt: &Attempt<'_>, address: IpAddr) -> Verdict {
+        let verdict = self.at_address(attempt, address);
+        let reached = self.own.are_everywhere(attempt.port) && !self.names_its_request(attempt);
+        match verdict {
+            Verdict::Allow(_) if reached => {
+                let reason = Reason::Address { address, standing: Standing::ControlPlane };
+                Verdict::Deny(self.denied(attempt, reason))
+            }
+            verdict => verdict,
+        }
+    }
+
     /// Whether the name may be asked for: whether some port of it can be reached.
     pub fn may_resolve(&self, name: &HostName) -> bool {
         let host = Host::Name(name.clone());
@@ -297,21 +315,29 @@ impl Ruleset {
         Ok(())
     }
 
+    fn allowing(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().map(|(rule, _)| rule).filter(|rule| rule.verb == Verb::Allow)
+    }
+
+    /// Whether a rule is for this one request to the control plane.
+    fn names_its_request(&self, attempt: &Attempt<'_>) -> bool {
+        let fits = |rule: &Rule| match attempt.via {
+            Via::Request { scheme, method, path } => {
+                rule.is_about(scheme) && Path::parse(path).is_ok_and(|path| rule.fits(method, &path))
+            }
+            Via::Tunnel => false,
+        };
+        self.allowing().any(|rule| {
+            fits(rule) && rule.private && rule.is_one_request() && rule.covers(attempt.host, attempt.port)
+        })
+    }
+
     /// Addresses that are always refused need a rule that names them.
     fn admitted(&self, attempt: &Attempt<'_>, address: IpAddr) -> Result<(), Reason> {
-        let allowing = || self.rules.iter().map(|(rule, _)| rule).filter(|rule| rule.verb == Verb::Allow);
         if self.own.include(address, attempt.port) {
-            let named = |rule: &Rule| {
-                let fits = match attempt.via {
-                    Via::Request { scheme, method, path } => {
-                        rule.is_about(scheme) && Path::parse(path).is_ok_and(|path| rule.fits(method, &path))
-                    }
-                    Via::Tunnel => false,
-                };
-                fits && rule.private && rule.is_one_request() && rule.covers(attempt.host, attempt.port)
-            };
             let standing = Standing::ControlPlane;
-            return if allowing().any(named) { Ok(()) } else { Err(Reason::Address { address, standing }) };
+            let named = self.names_its_request(attempt);
+            return if named { Ok(()) } else { Err(Reason::Address { address, standing }) };
         }
         let Some((standing, range)) = address::refused(address) else { return Ok(()) };
         let by_name =
@@ -322,7 +348,7 @@ impl Ruleset {
                 && rule.covers(&Host::Address(address), attempt.port)
                 && matches!(&rule.target.whom, Whom::Network(network) if network.is_within(&range))
         };
-        if allowing().any(|rule| by_name(rule) || by_network(rule)) {
+        if self.allowing().any(|rule| by_name(rule) || by_network(rule)) {
             Ok(())
         } else {
             Err(Reason::Address { address, standing })

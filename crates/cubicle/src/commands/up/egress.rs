@@ -87,7 +87,8 @@ fn own_addresses(listen: SocketAddr) -> Vec<(IpAddr, Option<u16>)> {
         ip if ip.is_unspecified() => {
             let loopback: [IpAddr; 2] =
                 [std::net::Ipv4Addr::LOCALHOST.into(), std::net::Ipv6Addr::LOCALHOST.into()];
-            loopback.into_iter().chain(interfaces()).map(|address| (address, port)).collect()
+            // The unspecified address makes the gateway find out at every attempt whether it leads to this host.
+            [ip].into_iter().chain(loopback).chain(interfaces()).map(|address| (address, port)).collect()
         }
         ip => vec![(ip, port)],
     }
@@ -129,6 +130,7 @@ mod tests {
     fn a_server_on_every_address_is_refused_at_each_of_them() {
         assert_eq!(own_addresses("10.0.0.1:80".parse().unwrap()), [("10.0.0.1".parse().unwrap(), Some(80))]);
         let all = own_addresses("0.0.0.0:7878".parse().unwrap());
+        assert!(all.contains(&("0.0.0.0".parse().unwrap(), Some(7878))), "{all:?}");
         assert!(all.contains(&("127.0.0.1".parse().unwrap(), Some(7878))), "{all:?}");
         assert!(all.contains(&("::1".parse().unwrap(), Some(7878))), "{all:?}");
     }

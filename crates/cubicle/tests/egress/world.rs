@@ -1,0 +1,379 @@
+//! A host of its own for every test: a network with the addresses of a small internet, names, servers that stand for the
+//! outside, and a server whose sandboxes want to get there. None of it can be reached from anywhere else.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use serde_json::{Value, json};
+
+use crate::certificates::Issuing;
+use crate::client::{Server, eventually};
+use crate::host::Host;
+use crate::nameserver::{self, NameServer};
+use crate::origin::{Outside, REACHED};
+
+/// Where the good servers are: `origin.test` and others.
+pub(crate) const PUBLIC: &str = "93.184.216.34";
+pub(crate) const PUBLIC_V6: &str = "2606:4700::1";
+/// Where somebody else is, who has certificates of his own: `evil.test`.
+pub(crate) const ELSEWHERE: &str = "93.184.216.35";
+const EXPIRED: &str = "93.184.216.36";
+const WRONG_NAME: &str = "93.184.216.37";
+const UNTRUSTED: &str = "93.184.216.38";
+/// Another machine of the host's network. Nobody inside has any business there.
+pub(crate) const PRIVATE: &str = "10.1.2.3";
+const METADATA: &str = "169.254.169.254";
+
+/// Whoever connects to one of these has got out where no policy lets him.
+const TRAPS: [&str; 9] = [
+    "10.1.2.3:80",
+    "10.1.2.3:443",
+    "10.1.2.3:5432",
+    "169.254.169.254:80",
+    "127.0.0.1:9000",
+    "[::1]:9000",
+    "127.0.0.1:5432",
+    "127.0.0.1:80",
+    "127.0.0.1:443",
+];
+const DATAGRAM_TRAPS: [&str; 4] = ["93.184.216.34:9999", "93.184.216.34:53", "10.1.2.3:53", "127.0.0.1:9999"];
+
+/// Whatever the caller's own environment holds is none of the server's business here.
+const NO_PROVIDERS: [(&str, &str); 4] =
+    [("ANTHROPIC_API_KEY", ""), ("OPENAI_API_KEY", ""), ("GEMINI_API_KEY", ""), ("GOOGLE_API_KEY", "")];
+
+const PRELUDE: &str = include_str!("inside.py");
+
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) outside: Outside,
+    pub(crate) names: NameServer,
+    /// What the outside's certificates are issued by, as PEM.
+    pub(crate) root: String,
+}
+
+/// How the server of a world is started.
+#[derive(Default)]
+pub(crate) struct Setting {
+    /// Where it listens, instead of on the loopback.
+    pub(crate) listen: Option<&'static str>,
+    pub(crate) flags: &'static [&'static str],
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+}
+
+/// Runs a test in a world of its own, or says why that cannot be.
+pub(crate) fn in_a_world(test: impl FnOnce(&mut World) + Send + 'static) {
+    in_a_world_with(Setting::default(), test);
+}
+
+pub(crate) fn in_a_world_with(setting: Setting, test: impl FnOnce(&mut World) + Send + 'static) {
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Namespaces are entered by a thread, and inherited by what it starts. The test runner's own thread stays as it is.
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        if let Some(mut world) = World::make(&setting) {
+            test(&mut world);
+        }
+    });
+    if let Err(panic) = thread.expect("a thread can be started").join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+pub(crate) fn skip(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Not captured by the test runner, so that the skip is seen and counted.
+    let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
+}
+
+/// The path of a program that sandboxes see as well; skips the test where it is not installed.
+pub(crate) fn installed(path: &str) -> bool {
+    let there = Path::new(path).exists();
+    if !there {
+        skip(&format!("needs {path}, which a sandbox sees too"));
+    }
+    there
+}
+
+impl World {
+    fn make(setting: &Setting) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            skip("needs root for a network of its own");
+            return None;
+        }
+        if !installed("/usr/bin/python3") {
+            return None;
+        }
+        if let Err(why) = enter_a_network() {
+            skip(&format!("needs a network of its own, which cannot be had: {why}"));
+            return None;
+        }
+        let host = Host::new()?;
+        let issuing = Issuing::new("the outside");
+        let roots = host.scratch().join("roots.pem");
+        write(&roots, &issuing.root);
+        if let Err(why) = name_services(host.scratch()) {
+            skip(&format!("needs names of its own, which cannot be had: {why}"));
+            return None;
+        }
+        let names = NameServer::start();
+        let outside = Outside::default();
+        build(&outside, &names, &issuing);
+        let log = host.scratch().join("access.log");
+        let roots = roots.display().to_string();
+        let mut environment = NO_PROVIDERS.to_vec();
+        environment.push(("CUBICLE_EGRESS_EXTRA_ROOTS", &roots));
+        environment.extend_from_slice(setting.environment);
+        write(&log, "");
+        let flags = [&["--pool-size", "1"], setting.flags].concat();
+        let listen = setting.listen.unwrap_or("127.0.0.1:0");
+        let server = Server::start_at(host, listen, &flags, &environment);
+        Some(Self { server, outside, names, root: issuing.root })
+    }
+
+    /// A sandbox under a policy.
+    pub(crate) fn sandbox(&self, policy: &str) -> Inside<'_> {
+        self.leased(&json!({ "egress": { "policy": policy } }))
+    }
+
+    pub(crate) fn leased(&self, asked: &Value) -> Inside<'_> {
+        let (lease, sandbox) = self.server.lease(asked);
+        Inside { world: self, lease, sandbox, key: self.server.admin_key() }
+    }
+
+    /// A sandbox of the owner of another key.
+    pub(crate) fn leased_by(&self, key: &str, asked: &Value) -> Inside<'_> {
+        let lease = self.server.with_key("POST", "/api/v1/leases", asked, key).ok();
+        let text = |name: &str| lease[name].as_str().expect("a lease has ids").to_owned();
+        Inside { world: self, lease: text("lease_id"), sandbox: text("sandbox_id"), key: key.to_owned() }
+    }
+
+    /// The port of the server's API.
+    pub(crate) fn api_port(&self) -> &str {
+        self.server.address.rsplit(':').next().expect("an address has a port")
+    }
+
+    /// Sets a secret for one host and port.
+    pub(crate) fn secret(&self, name: &str, value: &str, binding: &Value) {
+        let body = json!({ "value": value, "bindings": [binding] });
+        self.server.put(&format!("/api/v1/secrets/{name}"), &body).ok();
+    }
+
+    /// The gateway, which is a child of the server.
+    pub(crate) fn gateway(&self) -> Option<i32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.server.pid())).ok()?;
+        let children =
+            tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let children: String = children.collect();
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid: &i32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|word| word == b"egress-gateway")
+        })
+    }
+
+    /// As if the power went for the gateway alone. Returns when it is gone.
+    pub(crate) fn kill_gateway(&self) {
+        let pid = self.gateway().expect("a gateway lives");
+        let of = rustix::process::Pid::from_raw(pid).expect("a pid");
+        rustix::process::kill_process(of, rustix::process::Signal::KILL).expect("it is ours");
+        eventually("the gateway's end", || (self.gateway() != Some(pid)).then_some(()));
+    }
+
+    /// What came to places where nobody may come.
+    pub(crate) fn trapped(&self) -> Vec<String> {
+        let trapped = TRAPS.iter().flat_map(|at| {
+            let said = self.outside.said_at(at);
+            said.into_iter().map(move |said| format!("{at}: {said}"))
+        });
+        trapped.chain(self.outside.received_datagrams()).collect()
+    }
+}
+
+/// A network with nothing but a loopback device, which has all addresses of the outside.
+fn enter_a_network() -> Result<(), String> {
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).map_err(|error| told(&error))?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(|error| told(&error))?;
+    let ip = |arguments: &[&str]| {
+        #[expect(clippy::disallowed_methods, reason = "a test sets up its network")]
+        let done = std::process::Command::new("ip").args(arguments).output().map_err(|error| told(&error))?;
+        match done.status.success() {
+            true => Ok(()),
+            false => Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&done.stderr))),
+        }
+    };
+    ip(&["link", "set", "lo", "up"])?;
+    for address in [PUBLIC, ELSEWHERE, EXPIRED, WRONG_NAME, UNTRUSTED, PRIVATE, METADATA] {
+        ip(&["address", "add", &format!("{address}/32"), "dev", "lo"])?;
+    }
+    ip(&["-6", "address", "add", &format!("{PUBLIC_V6}/128"), "dev", "lo", "nodad"])
+}
+
+/// The host's resolver asks our name server, and nobody else.
+fn name_services(scratch: &Path) -> Result<(), String> {
+    let texts = [
+        ("/etc/resolv.conf", format!("nameserver {}\noptions timeout:1 attempts:1\n", nameserver::ADDRESS)),
+        ("/etc/hosts", "127.0.0.1 localhost\n".to_owned()),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
+    ];
+    for (path, text) in texts {
+        let own = scratch.join(path.trim_start_matches('/').replace('/', "-"));
+        write(&own, &text);
+        mount_bind(&own, path).map_err(|error| format!("{path}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// The server is another user than whoever starts it as root.
+fn write(path: &PathBuf, text: &str) {
+    std::fs::write(path, text).expect("the directory is ours");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).expect("the file is ours");
+}
+
+fn build(outside: &Outside, names: &NameServer, issuing: &Issuing) {
+    let good = ["origin.test", "api.test", "other.test", "index.test", "git.test", "*.wild.test"];
+    for name in good {
+        names.set(name, &[PUBLIC]);
+    }
+    let bad = ["evil.test", "api.test.evil.test", "xapi.test", "api-test.test", "api.test.test"];
+    for name in bad {
+        names.set(name, &[ELSEWHERE]);
+    }
+    for (name, address) in [
+        ("six.test", PUBLIC_V6),
+        ("expired.test", EXPIRED),
+        ("wrong-name.test", WRONG_NAME),
+        ("untrusted.test", UNTRUSTED),
+        ("loopback.test", "127.0.0.1"),
+        ("loopback-six.test", "::1"),
+        ("mapped.test", "::ffff:127.0.0.1"),
+        ("private.test", PRIVATE),
+        ("metadata.test", METADATA),
+        ("zero.test", "0.0.0.0"),
+    ] {
+        names.set(name, &[address]);
+    }
+    let certificate = issuing.server(&[&good[..], &["six.test"]].concat());
+    for (port, tls) in [(80, false), (8080, false), (443, true), (8443, true)] {
+        let tls = tls.then(|| certificate.clone());
+        outside.web(&format!("{PUBLIC}:{port}"), tls.clone());
+        outside.web(&format!("[{PUBLIC_V6}]:{port}"), tls);
+    }
+    let theirs = issuing.server(&bad);
+    for (port, tls) in [(80, false), (443, true)] {
+        outside.web(&format!("{ELSEWHERE}:{port}"), tls.then(|| theirs.clone()));
+    }
+    outside.web(&format!("{EXPIRED}:443"), Some(issuing.server_until(&["expired.test"], 2021)));
+    outside.web(&format!("{WRONG_NAME}:443"), Some(issuing.server(&["somebody-else.test"])));
+    let untrusted = Issuing::new("nobody whom you know").server(&["untrusted.test"]);
+    outside.web(&format!("{UNTRUSTED}:443"), Some(untrusted));
+    outside.echo(&format!("{PUBLIC}:22"), "SSH-2.0-REACHED\r\n");
+    outside.echo(&format!("{PUBLIC}:7000"), "hello\n");
+    for at in TRAPS {
+        outside.web(at, None);
+    }
+    for at in DATAGRAM_TRAPS {
+        outside.datagrams(at);
+    }
+}
+
+/// A lease and its sandbox.
+pub(crate) struct Inside<'a> {
+    world: &'a World,
+    pub(crate) lease: String,
+    pub(crate) sandbox: String,
+    key: String,
+}
+
+/// One attempt from inside.
+pub(crate) struct Attack {
+    /// What is true when it fails.
+    pub(crate) name: &'static str,
+    /// Python, after the prelude. `$API` stands for the port of the server's API.
+    pub(crate) program: &'static str,
+    /// What the bill says of it; nothing where the gateway never hears of it.
+    pub(crate) denied: &'static str,
+}
+
+impl Inside<'_> {
+    fn path(&self) -> String {
+        format!("/api/v1/sandboxes/{}/execs", self.sandbox)
+    }
+
+    /// The exec of a program, when it has ended.
+    pub(crate) fn exec(&self, asked: &Value) -> Value {
+        self.world.server.with_key("POST", &self.path(), asked, &self.key).ok()
+    }
+
+    /// The exec of Python that has the prelude before it.
+    pub(crate) fn python(&self, program: &str) -> Value {
+        self.exec(&json!({ "command": self.with_prelude(program) }))
+    }
+
+    pub(crate) fn with_prelude(&self, program: &str) -> [String; 3] {
+        let program = program.replace("$API", self.world.api_port());
+        ["python3".to_owned(), "-c".to_owned(), format!("{PRELUDE}{program}")]
+    }
+
+    /// What Python printed that must end well.
+    pub(crate) fn prints(&self, program: &str) -> String {
+        said(&self.python(program))
+    }
+
+    /// What a shell printed that must end well.
+    pub(crate) fn sh(&self, command: &str) -> String {
+        said(&self.exec(&json!({ "command": command })))
+    }
+
+    pub(crate) fn bill(&self) -> Value {
+        self.egress()["bill"].clone()
+    }
+
+    pub(crate) fn egress(&self) -> Value {
+        let path = format!("/api/v1/leases/{}/egress", self.lease);
+        self.world.server.with_key("GET", &path, &Value::Null, &self.key).ok()
+    }
+
+    /// Changes the policy. What it returns holds.
+    pub(crate) fn allow(&self, policy: &str) {
+        let path = format!("/api/v1/leases/{}/egress", self.lease);
+        self.world.server.with_key("PUT", &path, &json!({ "policy": policy }), &self.key).ok();
+    }
+
+    /// Tries every one of the attacks, and says which of them did not fail as they must.
+    pub(crate) fn withstands(&self, attacks: &[Attack]) {
+        let mut failed = Vec::new();
+        for attack in attacks {
+            self.world.outside.forget();
+            let exec = self.python(&format!("{}\nprint('tried')\n", attack.program));
+            let out = exec["result"]["stdout"]["content"].as_str().unwrap_or_default();
+            let denied = attack.denied.replace("$API", self.world.api_port());
+            let denials = exec["result"]["egress"]["denials"].to_string();
+            let trapped = self.world.trapped();
+            // Shown when the test fails.
+            eprintln!("--- {}\n{out}{denials}", attack.name);
+            let why = match () {
+                () if exec["result"]["exit_code"] != 0 || !out.ends_with("tried\n") => "it broke off",
+                () if out.contains(REACHED) => "it got an answer",
+                () if self.world.outside.heard_of("ATTACK") => "somebody outside heard of it",
+                () if !trapped.is_empty() => "it came where nobody may come",
+                () if !denials.contains(&denied) => "the bill does not say so",
+                () => continue,
+            };
+            let error = exec["result"]["stderr"]["content"].as_str().unwrap_or_default();
+            failed.push(format!("{}: {why}: {out}{error}{denials}{trapped:?}", attack.name));
+        }
+        assert!(failed.is_empty(), "{} of {} attacks:\n{}", failed.len(), attacks.len(), failed.join("\n\n"));
+        // The way out works, so that the attacks did not fail for want of one.
+        let good = self.prints("get('http://origin.test/well')");
+        assert!(good.contains("REACHED GET /well"), "{good}");
+    }
+}
+
+fn said(exec: &Value) -> String {
+    assert_eq!(exec["result"]["exit_code"], 0, "{exec}");
+    exec["result"]["stdout"]["content"].as_str().expect("it was waited for").to_owned()
+}
