@@ -146,6 +146,9 @@ pub struct AuditEntry {
     pub outcome: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// Of the detail as it was written, where something in it is masked above: what the hash covers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail_sha256: Option<String>,
     /// Of this entry and all before it on its node.
     pub hash: String,
 }

@@ -191,6 +191,9 @@ pub struct Result {
     pub stdout_truncated: bool,
     #[serde(default)]
     pub stderr_truncated: bool,
+    /// Places of `stdout` and `stderr` where a secret is masked.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub redacted: u64,
     /// Why it was not started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,

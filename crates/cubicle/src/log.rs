@@ -1,10 +1,12 @@
 //! The server's log: one line per event on stderr, as text on a terminal and as JSON elsewhere. Every line carries what is
 //! known of the request, the lease, the sandbox and the exec that it is about.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 
 use cubicle_model::{Fault, Kind};
+use cubicle_server::LogMasks;
 use serde_json::{Map, Value as Json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -19,27 +21,50 @@ use tracing_subscriber::{EnvFilter, Registry};
 use crate::traces::{self, Recorder};
 
 /// `what` is as in `info,cubicle_server=debug`. It is about the log alone: traces are whole.
-pub(crate) fn start(what: Option<&str>, recorder: Option<Recorder>) -> Result<(), Fault> {
+pub(crate) fn start(what: Option<&str>, recorder: Option<Recorder>, masks: LogMasks) -> Result<(), Fault> {
     let filter = EnvFilter::try_new(what.unwrap_or("warn,cubicle=info")).map_err(|error| {
         Fault::new(Kind::Invalid, format!("the log cannot be filtered so: {error}"))
             .hint("write a level, or names with levels: info,cubicle_server=debug")
     })?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let recorder = recorder.map(|recorder| recorder.with_filter(traces::filter()));
     let registry = Registry::default().with(recorder);
     let started = match std::io::stderr().is_terminal() {
-        true => registry.with(lines.with_target(false).with_filter(filter)).try_init(),
+        true => {
+            let lines = tracing_subscriber::fmt::layer().with_target(false);
+            let lines = lines.with_writer(move || Masked { masks: masks.clone() }).with_filter(filter);
+            registry.with(lines).try_init()
+        }
         false => {
-            let lines = lines.fmt_fields(JsonFields::new()).event_format(Line).with_filter(filter);
+            let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+            let lines = lines.fmt_fields(JsonFields::new()).event_format(Line { masks }).with_filter(filter);
             registry.with(lines).try_init()
         }
     };
     started.map_err(|error| Fault::new(Kind::Internal, format!("the log cannot be started: {error}")))
 }
 
+/// Text on a terminal. A line comes in one piece, and is masked as a whole.
+struct Masked {
+    masks: LogMasks,
+}
+
+impl Write for Masked {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        io::stderr().write_all(self.masks.text(&text).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
 /// One flat JSON object: when, how grave, what, and then the fields of the event and of every span around it. Of two with
 /// the same name the inner one counts.
-struct Line;
+struct Line {
+    masks: LogMasks,
+}
 
 impl<S, N> FormatEvent<S, N> for Line
 where
@@ -67,12 +92,24 @@ where
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
         let (level, target) = (event.metadata().level().as_str(), event.metadata().target());
-        let message = fields.0.remove("message").unwrap_or_default();
+        let mut message = fields.0.remove("message").unwrap_or_default();
+        fields.0.values_mut().chain([&mut message]).for_each(|value| self.mask(value));
         write!(writer, "{{\"timestamp\":{},\"level\":\"{level}\",\"message\":{message}", Json::from(time))?;
         for (name, value) in &fields.0 {
             write!(writer, ",{}:{value}", Json::from(name.as_str()))?;
         }
         writeln!(writer, ",\"target\":{}}}", Json::from(target))
+    }
+}
+
+impl Line {
+    /// Fields are texts and numbers.
+    fn mask(&self, value: &mut Json) {
+        if let Json::String(text) = value
+            && let Cow::Owned(masked) = self.masks.text(text)
+        {
+            *text = masked;
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use cubicle_api::client::{Address, Secret};
+use cubicle_egress::redact::Shapes;
 use cubicle_model::isolation::choose;
 use cubicle_model::limits::ByteSize;
 use cubicle_model::{Fault, Isolation, Kind, LimitRequest, Limits, Scope, Trust};
@@ -60,6 +61,8 @@ pub(crate) struct Server {
     pub(crate) secrets_key: Option<Secret>,
     pub(crate) secrets_key_file: Option<PathBuf>,
     pub(crate) log: Option<String>,
+    /// A list of shapes that can be read.
+    pub(crate) redact_patterns: Option<String>,
     pub(crate) otlp_endpoint: Option<Address>,
     pub(crate) otlp_headers: Option<Secret>,
     pub(crate) service_name: Option<String>,
@@ -96,6 +99,7 @@ impl Server {
             secrets_key,
             secrets_key_file,
             log: self.log.or(below.log),
+            redact_patterns: self.redact_patterns.or(below.redact_patterns),
             otlp_endpoint: self.otlp_endpoint.or(below.otlp_endpoint),
             otlp_headers: self.otlp_headers.or(below.otlp_headers),
             service_name: self.service_name.or(below.service_name),
@@ -211,6 +215,10 @@ impl Settings {
             "server.secrets_key" => server.secrets_key = Some(Secret::new(text)),
             "server.secrets_key_file" => server.secrets_key_file = Some(PathBuf::from(text)),
             "server.log" => server.log = Some(text.to_owned()),
+            "server.redact_patterns" => {
+                Shapes::parse(text).map_err(|error| Fault::new(Kind::Invalid, format!("{at}: {error}")))?;
+                server.redact_patterns = Some(text.to_owned());
+            }
             "server.otlp_endpoint" => server.otlp_endpoint = Some(parse(text, at)?),
             "server.otlp_headers" => server.otlp_headers = Some(Secret::new(text)),
             "server.service_name" => server.service_name = Some(text.to_owned()),
@@ -330,6 +338,7 @@ mod tests {
             "egress.enabled" => "false",
             path if path.starts_with("egress.") => "https://service.example/path",
             "server.token_scopes" => "read, manage",
+            "server.redact_patterns" => "usual tok_[a-z]{8,}",
             _ => "1048576",
         };
         for Key { path, variable, .. } in &KEYS {
@@ -410,6 +419,14 @@ mod tests {
         );
         let fault = load("[limits]\nmemory = 'lots'", &Environment::default()).unwrap_err();
         assert!(fault.message().contains("limits.memory"), "{fault}");
+    }
+
+    #[test]
+    fn a_shape_that_cannot_be_read_is_named_with_its_place() {
+        let fault =
+            load("[server]\nredact_patterns = 'usual t[a-z]{3}'", &Environment::default()).unwrap_err();
+        assert!(fault.message().starts_with("server.redact_patterns in "), "{fault}");
+        assert!(fault.message().contains("'t[a-z]{3}' is not a shape (at character 1)"), "{fault}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::fmt;
 
 use cubicle_api::client::{Address, Secret};
 use cubicle_model::{Fault, Timestamp};
-use cubicle_server::SpanCounts;
+use cubicle_server::{LogMasks, SpanCounts};
 use cubicle_store::Random;
 use tokio::sync::mpsc;
 use tracing::span::{Attributes, Id, Record};
@@ -43,10 +43,11 @@ pub(crate) fn to(
     destination: Destination,
     random: Random,
     counts: SpanCounts,
+    masks: LogMasks,
 ) -> Result<(Recorder, Exporter), Fault> {
     let (queue, ended) = mpsc::channel(QUEUED);
     let exporter = Exporter::new(destination, ended, counts.clone())?;
-    Ok((Recorder { queue, random, counts }, exporter))
+    Ok((Recorder { queue, random, counts, masks }, exporter))
 }
 
 /// Notes the beginning and the end of spans.
@@ -54,6 +55,7 @@ pub(crate) struct Recorder {
     queue: mpsc::Sender<Ended>,
     random: Random,
     counts: SpanCounts,
+    masks: LogMasks,
 }
 
 impl fmt::Debug for Recorder {
@@ -86,7 +88,8 @@ impl Recorder {
         bytes
     }
 
-    fn enqueue(&self, ended: Ended) {
+    fn enqueue(&self, mut ended: Ended) {
+        ended.mask(&self.masks);
         if self.queue.try_send(ended).is_err() {
             self.counts.dropped(1);
         }

@@ -9,6 +9,7 @@ mod shape;
 mod spelling;
 mod text;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::secret::Secret;
@@ -34,6 +35,14 @@ pub enum Content {
     Binary,
 }
 
+/// How something undecided is given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    AsItIs,
+    /// Nothing is given away, at the price of a mask where there may be no secret.
+    Masked,
+}
+
 impl Redaction {
     /// Secrets below [`SHORTEST_SECRET`] are left out; whoever sets a secret is told so there.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>, shapes: Shapes) -> Self {
@@ -41,6 +50,22 @@ impl Redaction {
             known: Known::new(secrets.into_iter().map(Secret::reveal)).map(Arc::new),
             shapes: Arc::new(shapes),
         }
+    }
+
+    /// The same secrets, and these shapes: what was prepared for the secrets is shared.
+    pub fn with_shapes(&self, shapes: Arc<Shapes>) -> Self {
+        Self { known: self.known.clone(), shapes }
+    }
+
+    /// Whether everything goes through as it is.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_none() && self.shapes.is_empty()
+    }
+
+    /// How many bytes before a place decide, together with what follows, whether it belongs to a known secret. Whoever
+    /// begins in the middle of a stream begins so much earlier.
+    pub fn reach(&self) -> usize {
+        self.known.as_ref().map_or(0, |known| known.longest() - 1)
     }
 
     pub fn stream(&self, content: Content) -> Redactor {
@@ -59,6 +84,18 @@ impl Redaction {
         stream.push(bytes, &mut output);
         stream.finish(&mut output);
         (output, stream.count())
+    }
+
+    /// Masks a whole text, which stays where it is when there is nothing to mask.
+    pub fn text<'a>(&self, text: &'a str) -> (Cow<'a, str>, u64) {
+        if self.is_empty() {
+            return (Cow::Borrowed(text), 0);
+        }
+        match self.whole(Content::Text, text.as_bytes()) {
+            (_, 0) => (Cow::Borrowed(text), 0),
+            // A secret that is not text may end within a character.
+            (masked, count) => (Cow::Owned(String::from_utf8_lossy(&masked).into_owned()), count),
+        }
     }
 }
 
@@ -99,6 +136,25 @@ impl Redactor {
                 shapes.finish(output);
             }
             None => output.extend_from_slice(&self.between),
+        }
+    }
+
+    /// How many bytes could be the beginning of a known secret, and are held back.
+    pub fn held(&self) -> usize {
+        self.known.as_ref().map_or(0, KnownMask::held)
+    }
+
+    /// Gives out what is held back of a known secret's beginning, as the rest cannot be waited for. The stream goes on: when
+    /// the rest comes, it is masked.
+    pub fn release(&mut self, how: Release, output: &mut Vec<u8>) {
+        let Some(known) = &mut self.known else { return };
+        match &mut self.shapes {
+            None => known.release(how, output),
+            Some(shapes) => {
+                self.between.clear();
+                known.release(how, &mut self.between);
+                shapes.push(&self.between, output);
+            }
         }
     }
 

@@ -34,6 +34,9 @@ pub struct Entry {
     pub seq: i64,
     #[serde(flatten)]
     pub deed: Deed,
+    /// The digest of the detail, where the detail is not shown as it was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail_sha256: Option<String>,
     /// Of this entry and, through it, of all before.
     pub hash: String,
 }
@@ -56,8 +59,8 @@ impl Head {
 /// The entry that comes after `head`.
 pub fn chain(head: &Head, deed: Deed) -> Entry {
     let seq = head.seq + 1;
-    let hash = hash(&head.hash, head.node, seq, &deed);
-    Entry { node: head.node, seq, deed, hash }
+    let hash = hash(&head.hash, head.node, seq, &deed, None);
+    Entry { node: head.node, seq, deed, detail_sha256: None, hash }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +92,8 @@ impl Verifier {
         if entry.seq != expected {
             return Err(Broken::Missing(expected));
         }
-        if entry.hash != hash(&self.head.hash, entry.node, entry.seq, &entry.deed) {
+        let digest = entry.detail_sha256.as_deref();
+        if entry.hash != hash(&self.head.hash, entry.node, entry.seq, &entry.deed, digest) {
             return Err(Broken::Changed(entry.seq));
         }
         if let Some(noted) = &self.noted
@@ -113,8 +117,15 @@ impl Verifier {
     }
 }
 
-/// Every field goes in with its length, so that no two entries have the same bytes.
-fn hash(before: &str, node: NodeId, seq: i64, deed: &Deed) -> String {
+/// What stands for a detail in the hash of its entry.
+pub fn detail_digest(detail: &str) -> String {
+    crate::hexadecimal(&Sha256::digest(detail))
+}
+
+/// Every field goes in with its length, so that no two entries have the same bytes. The detail goes in by its digest: an
+/// entry whose detail is masked for whoever reads it can be verified all the same.
+fn hash(before: &str, node: NodeId, seq: i64, deed: &Deed, detail_sha256: Option<&str>) -> String {
+    let of_detail = deed.detail.as_deref().map(detail_digest);
     let mut hasher = Sha256::new();
     let mut add = |field: Option<&str>| match field {
         Some(text) => {
@@ -135,7 +146,7 @@ fn hash(before: &str, node: NodeId, seq: i64, deed: &Deed) -> String {
     add(deed.from.as_deref());
     add(deed.request.as_deref());
     add(Some(&deed.outcome));
-    add(deed.detail.as_deref());
+    add(detail_sha256.or(of_detail.as_deref()));
     crate::hexadecimal(&hasher.finalize())
 }
 
@@ -215,5 +226,20 @@ mod tests {
         }
         assert_eq!(verify(&forged, None), Ok(before));
         assert_eq!(verify(&forged, noted), Err(Broken::Rewritten(5)));
+    }
+
+    #[test]
+    fn an_entry_with_a_masked_detail_is_verified_by_the_digest_of_what_was_written() {
+        let node = NodeId::from_random([7; 16]);
+        let written = Deed { detail: Some("echo hunter2".into()), ..deed(1) };
+        let entry = chain(&Head::empty(node), written);
+        let masked = Deed { detail: Some("echo *******".into()), ..deed(1) };
+        let shown =
+            Entry { deed: masked, detail_sha256: Some(detail_digest("echo hunter2")), ..entry.clone() };
+        Verifier::new(node, None).take(&shown).unwrap();
+        let other = Entry { detail_sha256: Some(detail_digest("rm -rf /")), ..shown.clone() };
+        assert_eq!(Verifier::new(node, None).take(&other), Err(Broken::Changed(1)));
+        let without = Entry { detail_sha256: None, ..shown };
+        assert_eq!(Verifier::new(node, None).take(&without), Err(Broken::Changed(1)));
     }
 }

@@ -11,6 +11,7 @@ mod http;
 mod journal;
 mod metrics;
 mod reconcile;
+mod redaction;
 mod secrets;
 mod settings;
 mod spans;
@@ -29,6 +30,7 @@ pub use auth::tokens::{TokenRequest, TokenSettings};
 pub use egress::{EgressSettings, StartGateway, StartedGateway};
 pub use http::openapi;
 pub use metrics::SpanCounts;
+pub use redaction::LogMasks;
 pub use secrets::{NotSealingKeys, SealingKeys};
 pub use settings::Settings;
 pub use surroundings::{Surroundings, Variables};
@@ -53,6 +55,7 @@ impl Server {
     ) -> Result<Self, Fault> {
         let app = App::new(store, backend, node, settings, surroundings)?;
         app.follow_issuer();
+        app.follow_secrets();
         reconcile::start(&app).await?;
         Ok(Self { app })
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::auth::tokens::TokenSettings;
 use crate::egress::EgressSettings;
 use crate::metrics::SpanCounts;
+use crate::redaction::LogMasks;
 use crate::secrets::SealingKeys;
 
 #[derive(Debug, Clone)]
@@ -34,6 +35,9 @@ pub struct Settings {
     pub link_secret: [u8; 32],
     /// Seal the values of secrets in the store.
     pub sealing_keys: SealingKeys,
+    /// What looks like a credential in logs and events. The log that whoever starts the server writes gets the secrets of
+    /// tenants through it.
+    pub log_masks: LogMasks,
     /// How often the whole of what is is compared with the whole of what should be.
     pub sweep_every: Duration,
     /// What became of spans, where traces are sent somewhere.

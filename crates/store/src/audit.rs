@@ -108,7 +108,7 @@ impl Chain {
             outcome: outcome.into(),
             detail,
         };
-        let Entry { node, seq, deed, hash } = chain(&self.head, deed);
+        let Entry { node, seq, deed, hash, .. } = chain(&self.head, deed);
         sql.run(
             "INSERT INTO audit (node, seq, time, tenant, actor, api_key, action, subject, origin, request, outcome, \
              detail, hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
@@ -190,6 +190,7 @@ fn entry(row: &mut Row) -> Result<Entry, Fault> {
             outcome: row.text()?,
             detail: row.optional_text()?,
         },
+        detail_sha256: None,
         hash: row.text()?,
     })
 }

@@ -158,6 +158,7 @@ fn read(entry: api::AuditEntry) -> Result<Entry, Fault> {
             outcome: entry.outcome,
             detail: entry.detail,
         },
+        detail_sha256: entry.detail_sha256,
         hash: entry.hash,
     })
 }

@@ -8,8 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cubicle_egress::redact::Shapes;
 use cubicle_egress::{Authority, Gateway, Limits, Outside, SystemDial, SystemNames, control, roots};
 use cubicle_model::{Fault, Kind, Timestamp};
+use cubicle_server::LogMasks;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
@@ -27,7 +29,7 @@ const TICK: Duration = Duration::from_secs(1);
 const OTHER_DESCRIPTORS: usize = 512;
 
 pub(crate) fn egress_gateway(args: &EgressGateway) -> Result<Ending, Fault> {
-    crate::log::start(args.log.as_deref(), None)?;
+    crate::log::start(args.log.as_deref(), None, LogMasks::new(Shapes::usual()))?;
     let control = control_socket()?;
     let authority = args.authority.as_deref().map(gateway::read_authority).transpose()?;
     let authority = authority.as_ref().map(Authority::load).transpose()?;

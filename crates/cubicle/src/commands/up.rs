@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use cubicle_backend::Backend;
 use cubicle_backend_local::{LocalBackend, Readiness};
+use cubicle_egress::redact::Shapes;
 use cubicle_model::pool::PoolSpec;
 use cubicle_model::template::Recipe;
 use cubicle_model::{Fault, Kind, Root, Scope, TemplateRef};
 use cubicle_server::{
-    KeySecret, Server, Settings, SpanCounts, Surroundings, TokenSettings, Variables, hash_of_secret,
+    KeySecret, LogMasks, Server, Settings, SpanCounts, Surroundings, TokenSettings, Variables, hash_of_secret,
 };
 use cubicle_store::{Actor, Context as StoreContext, Key, Store};
 use tokio::net::TcpListener;
@@ -38,7 +39,8 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     let asked = args.settings().over(context.settings.server.clone());
     let random: cubicle_store::Random = Arc::new(fill_with_random);
     let span_counts = asked.otlp_endpoint.is_some().then(SpanCounts::default);
-    let traces = start_traces(&asked, &random, span_counts.as_ref())?;
+    let log_masks = log_masks(&asked)?;
+    let traces = start_traces(&asked, &random, span_counts.as_ref(), &log_masks)?;
     let listen = match asked.listen {
         Some(listen) => listen,
         None => LISTEN.parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?,
@@ -111,6 +113,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         link_secret: home.link_secret()?,
         sealing_keys,
         egress,
+        log_masks,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),
         span_counts,
@@ -159,14 +162,24 @@ fn variables(context: &Context) -> Variables {
     Arc::new(move |name| environment.bytes(name))
 }
 
+/// What the log leaves out. The server adds the secrets that it comes to know.
+fn log_masks(asked: &settings::Server) -> Result<LogMasks, Fault> {
+    let shapes = match &asked.redact_patterns {
+        Some(given) => Shapes::parse(given),
+        None => Ok(Shapes::usual()),
+    };
+    shapes.map(LogMasks::new).map_err(|error| Fault::new(Kind::Invalid, error.to_string()))
+}
+
 /// Starts the log and, where there is a collector, what sends spans to it.
 fn start_traces(
     asked: &settings::Server,
     random: &cubicle_store::Random,
     counts: Option<&SpanCounts>,
+    masks: &LogMasks,
 ) -> Result<Option<Sending>, Fault> {
     let (Some(endpoint), Some(counts)) = (&asked.otlp_endpoint, counts) else {
-        crate::log::start(asked.log.as_deref(), None)?;
+        crate::log::start(asked.log.as_deref(), None, masks.clone())?;
         return Ok(None);
     };
     let destination = traces::Destination {
@@ -174,8 +187,8 @@ fn start_traces(
         headers: asked.otlp_headers.clone(),
         service: asked.service_name.clone().unwrap_or_else(|| "cubicle".into()),
     };
-    let (recorder, exporter) = traces::to(destination, Arc::clone(random), counts.clone())?;
-    crate::log::start(asked.log.as_deref(), Some(recorder))?;
+    let (recorder, exporter) = traces::to(destination, Arc::clone(random), counts.clone(), masks.clone())?;
+    crate::log::start(asked.log.as_deref(), Some(recorder), masks.clone())?;
     Ok(Some(exporter.start()))
 }
 

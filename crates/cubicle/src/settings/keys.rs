@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 48] = [
+pub(super) const KEYS: [Key; 49] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -175,6 +175,13 @@ pub(super) const KEYS: [Key; 48] = [
         "CUBICLE_LOG",
         "`warn,cubicle=info`",
         "What the server logs: a level, or names with levels",
+    ),
+    key(
+        "server.redact_patterns",
+        "CUBICLE_REDACT_PATTERNS",
+        "`usual`",
+        "What is masked in logs and events because it looks like a credential: shapes as `tok_[A-Za-z0-9]{20,}`, parted by \
+         spaces; `usual` stands for those of well-known services, `none` alone for nothing",
     ),
     key(
         "server.otlp_endpoint",

@@ -1,7 +1,9 @@
 //! One span, from its beginning to its end.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use cubicle_server::LogMasks;
 use tracing::field::{Field, Visit};
 
 /// Fields with which a span ends, whatever goes on in its name.
@@ -67,6 +69,18 @@ pub(crate) struct Ended {
     pub(super) began: i128,
     pub(super) ended: i128,
     pub(super) fields: Vec<(&'static str, Value)>,
+}
+
+impl Ended {
+    pub(super) fn mask(&mut self, masks: &LogMasks) {
+        for (_, value) in &mut self.fields {
+            if let Value::Text(text) = value
+                && let Cow::Owned(masked) = masks.text(text)
+            {
+                *text = masked;
+            }
+        }
+    }
 }
 
 impl Open {

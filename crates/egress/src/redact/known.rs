@@ -7,6 +7,7 @@ use std::sync::Arc;
 use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::{Anchored, MatchKind, StartKind, dfa, nfa};
 
+use super::Release;
 use super::spelling::spellings;
 
 /// Above this many bytes of spellings, the automaton that needs less memory is taken; it is slower.
@@ -23,7 +24,6 @@ const FILTER_BITS: u32 = 18;
 /// `shortest` bytes of it. Where none of them is a gram of a spelling's beginning, no spelling begins.
 pub(super) struct Known {
     automaton: Table,
-    /// How many bytes of a spelling have been seen in a state: what must be held back there.
     depths: Depths,
     grams: Box<[u64]>,
     shortest: usize,
@@ -46,7 +46,9 @@ impl Known {
         letters.dedup();
         // The mask must not make a secret of what was none.
         let is_free = |byte: &u8| letters.binary_search(byte).is_err();
-        let mask = b"*#x".iter().copied().chain(0x21..0x7f).find(is_free).unwrap_or(b'*');
+        // Nor may it end or escape a JSON string.
+        let plain = (0x21..0x7f).filter(|byte| !matches!(byte, b'"' | b'\\'));
+        let mask = b"*#x".iter().copied().chain(plain).find(is_free).unwrap_or(b'*');
         let mut grams = vec![0; (1 << FILTER_BITS) / 64].into_boxed_slice();
         for gram in all.iter().flat_map(|spelling| spelling[..shortest].windows(GRAM)) {
             let (word, bit) = place(gram);
@@ -77,6 +79,10 @@ impl Known {
         Some(Self { automaton, depths, grams, shortest, longest, mask })
     }
 
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
     fn is_gram(&self, gram: &[u8]) -> bool {
         let (word, bit) = place(gram);
         self.grams[word] & bit != 0
@@ -94,31 +100,43 @@ fn start(automaton: &impl Automaton) -> StateID {
     automaton.start_state(Anchored::No).expect("the automaton was built for searches that begin anywhere")
 }
 
-/// How long the text is that a state stands for. A state is reached first by exactly that text, so it is its distance
-/// from the start.
+/// What is known of each state.
 struct Depths {
     /// States are numbered in steps of the table's width, which is a power of two.
     shift: u32,
-    depths: Vec<u32>,
+    depths: Vec<Depth>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Depth {
+    /// How long the text is that a state stands for. A state is reached first by exactly that text, so it is its distance
+    /// from the start.
+    seen: u32,
+    /// How much of it could be the beginning of something longer, and must be held back: not the whole of a spelling that
+    /// no other one begins with.
+    open: u32,
 }
 
 impl Depths {
     fn new(automaton: &impl Automaton, letters: &[u8]) -> Self {
         let first = start(automaton);
-        let mut known = HashMap::from([(first, 0)]);
+        let mut known = HashMap::from([(first, Depth::default())]);
         let mut queue = VecDeque::from([(first, 0)]);
-        while let Some((state, depth)) = queue.pop_front() {
+        while let Some((state, seen)) = queue.pop_front() {
+            let mut open = 0;
             for letter in letters {
                 let next = automaton.next_state(Anchored::No, state, *letter);
-                known.entry(next).or_insert_with(|| {
-                    queue.push_back((next, depth + 1));
-                    depth + 1
+                let next = known.entry(next).or_insert_with(|| {
+                    queue.push_back((next, seen + 1));
+                    Depth { seen: seen + 1, open: 0 }
                 });
+                open = open.max(next.seen.saturating_sub(1));
             }
+            known.insert(state, Depth { seen, open });
         }
         let shift = known.keys().map(|state| state.as_usize().trailing_zeros()).min().unwrap_or(0);
         let last = known.keys().map(|state| state.as_usize() >> shift).max().unwrap_or(0);
-        let mut depths = vec![0; last + 1];
+        let mut depths = vec![Depth::default(); last + 1];
         for (state, depth) in known {
             depths[state.as_usize() >> shift] = depth;
         }
@@ -126,7 +144,11 @@ impl Depths {
     }
 
     fn of(&self, state: StateID) -> usize {
-        self.depths[state.as_usize() >> self.shift] as usize
+        self.depths[state.as_usize() >> self.shift].seen as usize
+    }
+
+    fn open(&self, state: StateID) -> usize {
+        self.depths[state.as_usize() >> self.shift].open as usize
     }
 }
 
@@ -172,11 +194,22 @@ impl KnownMask {
             Table::Compact(compact) => self.search(&known, compact, piece),
         }
         self.seen += piece.len() as u64;
-        let hold = known.depths.of(self.state);
+        let hold = known.depths.open(self.state);
         self.give(piece, hold, output);
     }
 
     pub(super) fn finish(&mut self, output: &mut Vec<u8>) {
+        self.give(&[], 0, output);
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn release(&mut self, how: Release, output: &mut Vec<u8>) {
+        if how == Release::Masked && !self.held.is_empty() {
+            self.found(self.seen - self.held.len() as u64, self.seen);
+        }
         self.give(&[], 0, output);
     }
 
@@ -231,6 +264,8 @@ impl KnownMask {
 
     /// Gives out everything but the last bytes, masked.
     fn give(&mut self, piece: &[u8], hold: usize, output: &mut Vec<u8>) {
+        // Some of it may have been given out before it was decided.
+        let hold = hold.min(self.held.len() + piece.len());
         let from = self.seen - piece.len() as u64 - self.held.len() as u64;
         let until = self.seen - hold as u64;
         let begin = output.len();

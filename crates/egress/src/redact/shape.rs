@@ -111,7 +111,20 @@ impl Shapes {
         })
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Shapes parted by white space, and private key blocks. `usual` stands for the usual ones, `none` alone for no shapes at
+    /// all; neither could be a shape.
+    pub fn parse(text: &str) -> Result<Self, NotAShape> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        if words == ["none"] {
+            return Ok(Self::none());
+        }
+        Self::new(words.iter().flat_map(|word| match *word {
+            "usual" => USUAL,
+            _ => std::slice::from_ref(word),
+        }))
+    }
+
+    pub fn is_empty(&self) -> bool {
         self.shapes.is_empty()
     }
 

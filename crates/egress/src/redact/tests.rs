@@ -107,6 +107,9 @@ fn only_what_could_become_a_secret_is_held_back() {
     assert_eq!(output, b"Continue? [y/N] the ");
     stream.push(b"!", &mut output);
     assert_eq!(output, b"Continue? [y/N] the known!");
+    // Nothing longer could come of it.
+    stream.push(b"known-secret-1", &mut output);
+    assert_eq!(output, b"Continue? [y/N] the known!**************");
 }
 
 #[test]
@@ -124,6 +127,69 @@ fn shapes_can_be_given() {
         let error = Shapes::new([bad]).unwrap_err().to_string();
         assert!(error.contains(&format!("at character {at})")), "{bad}: {error}");
     }
+}
+
+#[test]
+fn a_list_of_shapes_may_name_the_usual_ones_or_none() {
+    let text = "AKIAIOSFODNN7EXAMPLE tok_0123";
+    for (list, expected) in [
+        ("usual  tok_[0-9]{4}", "******************** ********"),
+        ("tok_[0-9]{4}", "AKIAIOSFODNN7EXAMPLE ********"),
+        ("usual", "******************** tok_0123"),
+        ("none", text),
+    ] {
+        let redaction = redaction(&[], Shapes::parse(list).unwrap());
+        assert_eq!(masked(&redaction, Content::Text, text).0, expected, "{list}");
+        assert_eq!(redaction.is_empty(), list == "none");
+    }
+    assert!(Shapes::parse("none tok_[0-9]{4}").is_err());
+}
+
+#[test]
+fn what_is_released_undecided_is_masked_to_its_end_when_the_rest_comes() {
+    let redaction = redaction(&["known-secret-1"], Shapes::none());
+    let text = b"a known-secret-1 known-secret-";
+    for at in 0..=text.len() {
+        for (how, shown) in [(Release::AsItIs, true), (Release::Masked, false)] {
+            let mut stream = redaction.stream(Content::Binary);
+            let mut output = Vec::new();
+            stream.push(&text[..at], &mut output);
+            let held = stream.held();
+            assert_eq!(held + output.len(), at);
+            stream.release(how, &mut output);
+            assert_eq!((stream.held(), output.len()), (0, at), "nothing is left");
+            stream.push(&text[at..], &mut output);
+            stream.finish(&mut output);
+            let mut expected = redaction.whole(Content::Binary, text).0;
+            let released = at - held..at;
+            match shown {
+                true => expected[released.clone()].copy_from_slice(&text[released]),
+                false => expected[released].fill(b'*'),
+            }
+            assert_eq!(String::from_utf8_lossy(&output), String::from_utf8_lossy(&expected), "{at} {how:?}");
+        }
+    }
+}
+
+#[test]
+fn a_text_without_secrets_is_not_copied() {
+    let redaction = redaction(&["known-secret-1"], Shapes::usual());
+    assert!(matches!(redaction.text("nothing here"), (std::borrow::Cow::Borrowed(_), 0)));
+    assert_eq!(redaction.text("a known-secret-1"), ("a **************".into(), 1));
+}
+
+#[test]
+fn the_mask_does_not_end_a_json_string() {
+    let redaction = redaction(
+        &["*#x!-secret-$%&'()+,./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz"],
+        Shapes::none(),
+    );
+    let (output, _) = masked(
+        &redaction,
+        Content::Binary,
+        "*#x!-secret-$%&'()+,./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz",
+    );
+    assert!(!output.contains(['"', '\\']), "{output}");
 }
 
 #[test]

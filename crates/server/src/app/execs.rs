@@ -18,6 +18,7 @@ use tracing::{Instrument, Span, debug, info, warn};
 use super::leases::{Granted, LeaseRequest, fingerprint};
 use super::live::Leased;
 use super::{App, Caller};
+use crate::redaction::Masks;
 use crate::spans;
 
 /// The most of each stream that an answer holds.
@@ -44,6 +45,7 @@ struct Settled {
     policy: Option<Policy>,
     background: bool,
     output_limit: usize,
+    masks: Arc<Masks>,
 }
 
 impl Settled {
@@ -55,11 +57,19 @@ impl Settled {
     }
 
     fn planned(&self) -> Planned {
-        Planned {
-            id: self.id,
-            fingerprint: self.fingerprint(),
-            command: serde_json::to_value(&self.spec.command).unwrap_or_default(),
-        }
+        // What is noted is for people alone: the command itself goes to the sandbox and nowhere else.
+        let mut command = serde_json::to_value(&self.spec.command).unwrap_or_default();
+        self.masks.known.json(&mut command);
+        Planned { id: self.id, fingerprint: self.fingerprint(), command }
+    }
+
+    /// How much of its output is kept: more than is shown, so that a secret across the limit is known for one.
+    fn limits(&self) -> OutputLimits {
+        let limit = match self.background {
+            true => 0,
+            false => self.output_limit + self.masks.known.redaction().reach(),
+        };
+        OutputLimits { stdout: limit, stderr: limit }
     }
 }
 
@@ -71,6 +81,30 @@ pub(crate) struct Told {
     pub(crate) output: Option<Outcome>,
     /// What it reached outside.
     pub(crate) egress: Option<Bill>,
+    /// How many places of its output were masked.
+    pub(crate) redacted: u64,
+}
+
+impl Told {
+    fn new(exec: Exec, output: Option<Outcome>, egress: Option<Bill>) -> Self {
+        Self { exec, output, egress, redacted: 0 }
+    }
+
+    /// As its caller may see it.
+    fn masked(mut self, masks: &Masks, limit: usize) -> Self {
+        if let Some(output) = &mut self.output {
+            let streams = [
+                (&mut output.stdout, &mut output.stdout_truncated),
+                (&mut output.stderr, &mut output.stderr_truncated),
+            ];
+            for (bytes, truncated) in streams {
+                let is_cut = *truncated;
+                *truncated |= bytes.len() > limit;
+                self.redacted += masks.known.beginning(bytes, limit, is_cut);
+            }
+        }
+        self
+    }
 }
 
 impl App {
@@ -81,11 +115,13 @@ impl App {
         asked: ExecRequest,
     ) -> Result<Told, Fault> {
         caller.must(Scope::Run)?;
-        let asked = self.settled(asked)?;
-        let leased = self.in_use(caller, sandbox).await?;
+        let asked = self.settled(caller, asked).await?;
+        let (leased, limit) = (self.in_use(caller, sandbox).await?, asked.output_limit);
         let (app, caller) = (Arc::clone(self), caller.clone());
-        self.to_its_end(async move { app.start_exec(&caller, &leased, asked, Afterwards::Nothing).await })
-            .await
+        let told = self
+            .to_its_end(async move { app.start_exec(&caller, &leased, asked, Afterwards::Nothing).await })
+            .await?;
+        self.as_shown(told, limit).await
     }
 
     /// A lease, an exec and a release. Asked for again, it is the same exec.
@@ -95,9 +131,17 @@ impl App {
         lease: LeaseRequest,
         asked: ExecRequest,
     ) -> Result<Told, Fault> {
-        let asked = self.settled(asked)?;
+        let asked = self.settled(caller, asked).await?;
+        let limit = asked.output_limit;
         let (app, caller) = (Arc::clone(self), caller.clone());
-        self.to_its_end(async move { app.run_once(&caller, lease, asked).await }).await
+        let told = self.to_its_end(async move { app.run_once(&caller, lease, asked).await }).await?;
+        self.as_shown(told, limit).await
+    }
+
+    /// Without what is masked nothing is shown. It has run, and can be asked for again.
+    async fn as_shown(&self, told: Told, limit: usize) -> Result<Told, Fault> {
+        let masks = self.masks(&told.exec.tenant).await?;
+        Ok(told.masked(&masks, limit))
     }
 
     async fn run_once(
@@ -145,7 +189,8 @@ impl App {
     }
 
     /// What was asked for, checked, with everything that was left to the server.
-    fn settled(&self, asked: ExecRequest) -> Result<Settled, Fault> {
+    async fn settled(&self, caller: &Caller, asked: ExecRequest) -> Result<Settled, Fault> {
+        let masks = self.masks(caller.tenant()).await?;
         let ExecRequest { mut spec, policy, background, output_limit } = asked;
         check(&spec)?;
         self.check_policy(policy.as_ref())?;
@@ -154,7 +199,7 @@ impl App {
         if spec.timeout_seconds.is_none() {
             spec.timeout_seconds = self.settings.exec_timeout_seconds;
         }
-        Ok(Settled { id, spec, policy, background, output_limit })
+        Ok(Settled { id, spec, policy, background, output_limit, masks })
     }
 
     async fn start_exec(
@@ -236,10 +281,10 @@ impl App {
             self.tasks.spawn(carry_out);
             // Known to run, or known not to.
             begun.await.unwrap_or_else(|_| Err(Fault::new(Kind::Internal, "an exec was lost")))?;
-            return Ok(Told { exec, output: None, egress: None });
+            return Ok(Told::new(exec, None, None));
         }
         let Carried { ended, output, egress } = carry_out.await?;
-        Ok(Told { exec: Exec { ended: Some(ended), ..exec }, output, egress })
+        Ok(Told::new(Exec { ended: Some(ended), ..exec }, output, egress))
     }
 
     /// Starts an exec and follows it to its end.
@@ -254,8 +299,7 @@ impl App {
         debug!("exec begins");
         // While its lease lasts.
         let template = self.live.get(exec.sandbox).map(|leased| leased.template.clone());
-        let limit = if asked.background { 0 } else { asked.output_limit };
-        let limits = OutputLimits { stdout: limit, stderr: limit };
+        let limits = asked.limits();
         let has_policy = asked.policy.is_some();
         let mark = self.mark_egress(exec.sandbox).await;
         let stream = match self.start_in(&guest, &exec, &asked).await {
@@ -338,7 +382,11 @@ impl App {
         let app = Arc::clone(self);
         let settle = async move {
             match why {
-                Some(why) => {
+                Some(mut why) => {
+                    // Where they cannot be had, whoever reads it gets it masked, or not at all.
+                    if let Ok(masks) = app.masks(&exec.tenant).await {
+                        masks.known.text(&mut why);
+                    }
                     app.note_refusal(exec.id, why).await;
                     app.end_policy(exec.lease, exec.id).await;
                 }
@@ -399,22 +447,18 @@ impl App {
     /// What came of an exec that was asked for before: as soon as it has ended.
     async fn told_again(self: &Arc<Self>, exec: Exec, asked: &Settled) -> Result<Told, Fault> {
         if asked.background {
-            return Ok(Told { exec, output: None, egress: None });
+            return Ok(Told::new(exec, None, None));
         }
-        let limits = OutputLimits { stdout: asked.output_limit, stderr: asked.output_limit };
-        match self.gather(&exec, limits).await {
+        match self.gather(&exec, asked.limits()).await {
             Ok(output) => {
                 let ended = exec.ended.unwrap_or_else(|| self.ended_by(&output));
-                Ok(Told {
-                    exec: Exec { ended: Some(ended), ..exec },
-                    output: Some(output),
-                    egress: self.kept_bill(exec.id).await?,
-                })
+                let egress = self.kept_bill(exec.id).await?;
+                Ok(Told::new(Exec { ended: Some(ended), ..exec }, Some(output), egress))
             }
             // It never ran, or its sandbox ended under it, or its output was kept long enough.
             Err(fault) if fault.kind() == Kind::NotFound => {
                 let exec = self.store.exec(exec.id).await?.ok_or(fault)?;
-                Ok(Told { exec, output: None, egress: None })
+                Ok(Told::new(exec, None, None))
             }
             Err(fault) => Err(fault),
         }

@@ -33,6 +33,7 @@ use crate::egress::Egress;
 use crate::journal::fanout::Fanout;
 use crate::metrics::Metrics;
 use crate::reconcile::keeper::Keeper;
+use crate::redaction::Redactions;
 use crate::secrets::Secrets;
 use crate::settings::Settings;
 use crate::spans;
@@ -58,6 +59,7 @@ pub(crate) struct App {
     pub(crate) templates: Templates,
     pub(crate) keys: Keys,
     pub(crate) secrets: Secrets,
+    pub(crate) redactions: Redactions,
     /// Where tokens are accepted at all.
     pub(crate) tokens: Option<Tokens>,
     pub(crate) allowances: Allowances,
@@ -107,6 +109,7 @@ impl App {
             templates: Templates::default(),
             keys: Keys::default(),
             secrets: Secrets::default(),
+            redactions: Redactions::default(),
             tokens,
             allowances: Allowances::default(),
             blobs,

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cubicle_api as api;
-use cubicle_model::audit::{Entry, Head};
-use cubicle_model::{Fault, KeyId, Kind, NodeId, Proof, Tenant, Timestamp, Usage};
+use cubicle_model::audit::{Entry, Head, detail_digest};
+use cubicle_model::{Fault, KeyId, Kind, Name, NodeId, Proof, Tenant, Timestamp, Usage};
 use cubicle_store::{AuditFilter, Key};
 
 use super::problem::Answer;
@@ -159,7 +159,8 @@ pub(super) async fn audit(
         let after = page.after.as_deref().unwrap_or("0").parse();
         let after = after.map_err(|_| Fault::new(Kind::Invalid, "'after' is not from a page before"))?;
         let entries = app.audit_chain(&caller, node, after, page.limit + 1).await?;
-        return Ok(Reply(paged(entries, &page, |entry| entry.seq.to_string(), show_entry)));
+        let page = paged(entries, &page, |entry| entry.seq.to_string(), |entry| entry);
+        return Ok(Reply(show_entries(&app, page).await?));
     }
     let filter = AuditFilter {
         tenant: None,
@@ -171,7 +172,7 @@ pub(super) async fn audit(
     };
     let entries = app.audit(&caller, filter, page.clone()).await?;
     let key = |entry: &Entry| format!("{}/{}/{}", entry.deed.time.as_millisecond(), entry.node, entry.seq);
-    Ok(Reply(paged(entries, &page, key, show_entry)))
+    Ok(Reply(show_entries(&app, paged(entries, &page, key, |entry| entry)).await?))
 }
 
 /// The newest entry of every node's log
@@ -240,8 +241,30 @@ fn show_key(key: Key) -> api::Key {
     }
 }
 
-fn show_entry(entry: Entry) -> api::AuditEntry {
+/// Entries as people may see them: each is masked for the tenant that it tells of.
+async fn show_entries(app: &App, page: api::Page<Entry>) -> Result<api::Page<api::AuditEntry>, Fault> {
+    let mut items = Vec::with_capacity(page.items.len());
+    for entry in page.items {
+        let tenant = entry.deed.tenant.as_deref().and_then(|tenant| tenant.parse::<Name>().ok());
+        let detail = entry.deed.detail.clone();
+        let masked = match (&detail, tenant) {
+            (None, _) => None,
+            (Some(detail), Some(tenant)) => {
+                let mut text = detail.clone();
+                app.masks(&tenant).await?.everything.text(&mut text);
+                Some(text)
+            }
+            (Some(detail), None) => Some(app.settings.log_masks.text(detail).into_owned()),
+        };
+        items.push(show_entry(entry, masked));
+    }
+    Ok(api::Page { items, next: page.next })
+}
+
+fn show_entry(entry: Entry, detail: Option<String>) -> api::AuditEntry {
     let deed = entry.deed;
+    let detail_sha256 = deed.detail.as_deref().filter(|written| Some(*written) != detail.as_deref());
+    let detail_sha256 = detail_sha256.map(detail_digest);
     api::AuditEntry {
         node: entry.node.to_string(),
         seq: entry.seq,
@@ -254,7 +277,8 @@ fn show_entry(entry: Entry) -> api::AuditEntry {
         from: deed.from,
         request: deed.request,
         outcome: deed.outcome,
-        detail: deed.detail,
+        detail,
+        detail_sha256,
         hash: entry.hash,
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use axum::Json as Reply;
 use axum::extract::State;
 use cubicle_api as api;
+use cubicle_model::egress::Bill;
 use cubicle_model::{ExecId, Fault, Kind, LeaseId};
 
 use super::problem::Answer;
 use super::request::{Id, Json};
 use crate::app::egress::{EgressView, Whose};
 use crate::app::{App, Caller};
+use crate::redaction::Masks;
 
 /// What a lease may reach, and what it has reached
 #[utoipa::path(get, operation_id = "get_lease_egress", path = "/leases/{lease_id}/egress", tag = "egress", params(("lease_id" = String, Path)),
@@ -20,7 +22,9 @@ pub(super) async fn of_lease(
     caller: Caller,
     Id(id): Id<LeaseId>,
 ) -> Answer<Reply<api::Egress>> {
-    Ok(Reply(show(app.egress_of_lease(&caller, id).await?)))
+    let view = app.egress_of_lease(&caller, id).await?;
+    let masks = app.masks(&app.lease(&caller, id).await?.tenant).await?;
+    Ok(Reply(show(view, &masks)))
 }
 
 /// Change what a lease may reach
@@ -35,7 +39,9 @@ pub(super) async fn change(
     Id(id): Id<LeaseId>,
     Json(asked): Json<api::LeaseEgress>,
 ) -> Answer<Reply<api::Egress>> {
-    Ok(Reply(show(app.change_egress(&caller, id, asked.policy, asked.record).await?)))
+    let view = app.change_egress(&caller, id, asked.policy, asked.record).await?;
+    let masks = app.masks(&app.lease(&caller, id).await?.tenant).await?;
+    Ok(Reply(show(view, &masks)))
 }
 
 /// What an exec has reached
@@ -48,7 +54,9 @@ pub(super) async fn of_exec(
     caller: Caller,
     Id(id): Id<ExecId>,
 ) -> Answer<Reply<api::Bill>> {
-    Ok(Reply(app.bill_of_exec(&caller, id).await?.into()))
+    let bill = app.bill_of_exec(&caller, id).await?;
+    let masks = app.masks(&app.exec(&caller, id).await?.tenant).await?;
+    Ok(Reply(show_bill(bill, &masks)))
 }
 
 /// List bundles
@@ -84,7 +92,15 @@ pub(super) async fn explain(
     Ok(Reply(api::Explanation { allowed: explained.allowed, explanation: explained.explanation }))
 }
 
-fn show(view: EgressView) -> api::Egress {
+fn show(view: EgressView, masks: &Masks) -> api::Egress {
     let EgressView { policy, said_by, record, bill, minimal } = view;
-    api::Egress { policy, said_by, record, bill: bill.into(), minimal_policy: minimal }
+    api::Egress { policy, said_by, record, bill: show_bill(bill, masks), minimal_policy: minimal }
+}
+
+/// Hosts are named by programs inside, which may put anything into a name.
+pub(super) fn show_bill(bill: Bill, masks: &Masks) -> api::Bill {
+    let mut shown = api::Bill::from(bill);
+    shown.lines.iter_mut().for_each(|line| masks.known.text(&mut line.host));
+    shown.denials.iter_mut().for_each(|denial| masks.known.text(&mut denial.target));
+    shown
 }

@@ -8,8 +8,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use cubicle_api as api;
-use cubicle_guest::client::Outcome;
-use cubicle_model::egress::Bill;
 use cubicle_model::{ExecId, ExecSpec, Fault, Kind, SandboxId, Scope, Stdin, TtySize};
 use cubicle_store::Exec;
 
@@ -19,6 +17,7 @@ use super::stream;
 use crate::app::execs::{ExecRequest, LARGEST_OUTPUT, Told};
 use crate::app::leases::{LeaseRequest, fingerprint};
 use crate::app::{App, Caller};
+use crate::redaction::Masks;
 
 /// Of each stream, unless something else is asked for.
 const USUAL_OUTPUT: u32 = 1024 * 1024;
@@ -79,7 +78,7 @@ pub(super) async fn create(
         output_limit: output_limit(asked.output_limit_bytes)?,
     };
     let told = app.create_exec(&caller, sandbox, request).await?;
-    Ok(answer(told))
+    answer(&app, told).await
 }
 
 /// Run something in a sandbox of its own
@@ -130,7 +129,7 @@ pub(super) async fn one_shot(
         output_limit: output_limit(asked.output_limit_bytes)?,
     };
     let told = app.create_one_shot(&caller, lease, request).await?;
-    Ok(answer(told))
+    answer(&app, told).await
 }
 
 /// List execs of a sandbox
@@ -145,7 +144,8 @@ pub(super) async fn list_of_sandbox(
 ) -> Answer<Reply<api::Page<api::Exec>>> {
     let page = paging.page()?;
     let execs = app.execs(&caller, Some(sandbox), filter.running, page.clone()).await?;
-    Ok(Reply(paged(execs, &page, |exec| exec.id.to_string(), |exec| show(exec, None, None))))
+    let masks = app.masks(caller.tenant()).await?;
+    Ok(Reply(paged(execs, &page, |exec| exec.id.to_string(), |exec| show(exec, &masks))))
 }
 
 /// List execs
@@ -159,7 +159,8 @@ pub(super) async fn list(
 ) -> Answer<Reply<api::Page<api::Exec>>> {
     let page = paging.page()?;
     let execs = app.execs(&caller, None, filter.running, page.clone()).await?;
-    Ok(Reply(paged(execs, &page, |exec| exec.id.to_string(), |exec| show(exec, None, None))))
+    let masks = app.masks(caller.tenant()).await?;
+    Ok(Reply(paged(execs, &page, |exec| exec.id.to_string(), |exec| show(exec, &masks))))
 }
 
 /// Get an exec
@@ -170,7 +171,9 @@ pub(super) async fn get(
     caller: Caller,
     Id(id): Id<ExecId>,
 ) -> Answer<Reply<api::Exec>> {
-    Ok(Reply(show(app.exec(&caller, id).await?, None, None)))
+    let exec = app.exec(&caller, id).await?;
+    let masks = app.masks(&exec.tenant).await?;
+    Ok(Reply(show(exec, &masks)))
 }
 
 /// The output of an exec
@@ -280,37 +283,43 @@ fn output_limit(asked: Option<u32>) -> Result<usize, Fault> {
     Ok(limit)
 }
 
-fn answer(told: Told) -> (StatusCode, Reply<api::Exec>) {
-    let status = if told.exec.ended.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-    (status, Reply(show(told.exec, told.output, told.egress)))
+async fn answer(app: &App, told: Told) -> Answer<(StatusCode, Reply<api::Exec>)> {
+    let Told { exec, output, egress, redacted } = told;
+    let masks = app.masks(&exec.tenant).await?;
+    let status = if exec.ended.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+    let mut shown = show(exec, &masks);
+    if let Some(result) = &mut shown.result {
+        if let Some(output) = output {
+            result.stdout = Some(api::BytesText::of(output.stdout));
+            result.stderr = Some(api::BytesText::of(output.stderr));
+            result.stdout_truncated = output.stdout_truncated;
+            result.stderr_truncated = output.stderr_truncated;
+            result.redacted = redacted;
+        }
+        result.egress = egress.map(|bill| super::egress::show_bill(bill, &masks));
+    }
+    Ok((status, Reply(shown)))
 }
 
-fn show(exec: Exec, output: Option<Outcome>, egress: Option<Bill>) -> api::Exec {
+/// What the store knows of an exec, as people may see it.
+fn show(mut exec: Exec, masks: &Masks) -> api::Exec {
+    masks.known.json(&mut exec.command);
+    exec.refused.iter_mut().for_each(|why| masks.known.text(why));
     let refused = exec.refused;
-    let result = exec.ended.map(|ended| {
-        let (out, err, out_cut, err_cut) = match output {
-            Some(output) => (
-                Some(api::BytesText::of(output.stdout)),
-                Some(api::BytesText::of(output.stderr)),
-                output.stdout_truncated,
-                output.stderr_truncated,
-            ),
-            None => (None, None, false, false),
-        };
-        api::Result {
-            exit: ended.exit,
-            exit_code: ended.exit.shell_code(),
-            ended_at: ended.at,
-            duration_ms: ended.duration_us as f64 / 1000.0,
-            stdout_bytes: ended.stdout_bytes,
-            stderr_bytes: ended.stderr_bytes,
-            stdout: out,
-            stderr: err,
-            stdout_truncated: out_cut,
-            stderr_truncated: err_cut,
-            refused,
-            egress: egress.map(Into::into),
-        }
+    let result = exec.ended.map(|ended| api::Result {
+        exit: ended.exit,
+        exit_code: ended.exit.shell_code(),
+        ended_at: ended.at,
+        duration_ms: ended.duration_us as f64 / 1000.0,
+        stdout_bytes: ended.stdout_bytes,
+        stderr_bytes: ended.stderr_bytes,
+        stdout: None,
+        stderr: None,
+        stdout_truncated: false,
+        stderr_truncated: false,
+        redacted: 0,
+        refused,
+        egress: None,
     });
     api::Exec {
         exec_id: exec.id.to_string(),

@@ -7,7 +7,7 @@ use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use cubicle_model::{Fault, RequestId};
+use cubicle_model::{Fault, Name, RequestId};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, error, info};
 
@@ -35,8 +35,9 @@ pub(super) async fn gate(
     let traceparent = asked.headers().get("traceparent").and_then(|value| value.to_str().ok());
     let span = spans::request(id, method.as_str(), route.as_deref(), traceparent);
     spans::named(&span, &path);
+    let mut tenant = None;
     let answer = async {
-        match admit(&app, &mut asked, from, id).await {
+        match admit(&app, &mut asked, from, id).await.map(|of| tenant = of) {
             Ok(()) => match elsewhere::place(&app, elsewhere::subject(&asked)).await {
                 Ok(None) => next.run(asked).await,
                 Ok(Some(place)) => elsewhere::forward(&app, &place, asked).await.unwrap_or_else(refused),
@@ -54,6 +55,7 @@ pub(super) async fn gate(
     let response = answer.instrument(span.clone()).await;
     let mut response = match response.extensions().get::<Problem>().cloned() {
         Some(problem) => {
+            let problem = problem.masked(&app, tenant.as_ref()).await;
             span.in_scope(|| log(&problem, &path));
             problem.render(id)
         }
@@ -97,11 +99,16 @@ fn log(problem: &Problem, path: &str) {
     }
 }
 
-/// Finds out who asks, and leaves it with the request.
-async fn admit(app: &App, request: &mut Request, from: SocketAddr, id: RequestId) -> Result<(), Problem> {
+/// Finds out who asks, and leaves it with the request. Says which tenant that is of, where anybody needs to be known.
+async fn admit(
+    app: &App,
+    request: &mut Request,
+    from: SocketAddr,
+    id: RequestId,
+) -> Result<Option<Name>, Problem> {
     let path = request.uri().path();
     if OPEN.contains(&path) || super::links::is_signed(path, request.uri().query()) {
-        return Ok(());
+        return Ok(None);
     }
     let principal = match secret(request.headers()) {
         Some(secret) => app.authenticate(secret).await.map_err(|refusal| match refusal {
@@ -116,8 +123,9 @@ async fn admit(app: &App, request: &mut Request, from: SocketAddr, id: RequestId
         }
         None => return Err(Problem::unauthenticated("a key is needed")),
     };
+    let tenant = principal.tenant.clone();
     request.extensions_mut().insert(Caller { principal, from: Some(from.ip().to_string()), request: id });
-    Ok(())
+    Ok(Some(tenant))
 }
 
 fn secret(headers: &HeaderMap) -> Option<&str> {

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use cubicle_api as api;
 use cubicle_model::{ArtifactId, Fault, Kind, Scope, Timestamp, hexadecimal};
-use cubicle_store::Artifact;
+use cubicle_store::{Artifact, ArtifactKind};
 use futures_util::TryStreamExt;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -18,6 +18,7 @@ use super::problem::{Answer, Problem};
 use super::range;
 use super::request::{Id, Paging, Query, paged};
 use crate::app::{App, Caller};
+use crate::redaction::kept;
 
 const USUAL_SECONDS: u32 = 900;
 const LONGEST_SECONDS: u32 = 7 * 24 * 3600;
@@ -140,13 +141,28 @@ pub(super) async fn artifact_content(
         (None, ..) => return Err(Problem::unauthenticated("a key is needed")),
     };
     let part = range::asked(&headers, artifact.size)?;
-    let bytes = app.blobs.read(&artifact.location, part.clone()).await?;
+    let masks = match artifact.kind {
+        // What programs printed: it leaves as it does everywhere else.
+        ArtifactKind::Journal => {
+            Some(app.masks(&artifact.tenant).await?).filter(|masks| !masks.known.is_empty())
+        }
+        ArtifactKind::File => None,
+    };
+    let is_as_kept = masks.is_none();
+    let bytes = match masks {
+        Some(masks) => {
+            let journal = app.blobs.read(&artifact.location, None).await?;
+            kept::masked(journal, artifact.size, part.clone().unwrap_or(0..artifact.size), masks)
+        }
+        None => app.blobs.read(&artifact.location, part.clone()).await?,
+    };
     let body = Body::from_stream(bytes.map_err(|fault| std::io::Error::other(fault.to_string())));
     let mut response = range::response(body, artifact.size, part);
     let out = response.headers_mut();
     // Whatever it is, a browser shows it to nobody: it is downloaded.
     out.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
-    if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", artifact.sha256)) {
+    // The digest is of what is kept.
+    if is_as_kept && let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", artifact.sha256)) {
         out.insert(header::ETAG, tag);
     }
     Ok(response)

@@ -2,9 +2,10 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use cubicle_model::{Fault, Kind, RequestId};
+use cubicle_model::{Fault, Kind, Name, RequestId};
 use std::time::Duration;
 
+use crate::app::App;
 use crate::auth::tokens::Unacceptable;
 
 /// What every handler may fail with.
@@ -70,6 +71,22 @@ impl Problem {
 
     pub(crate) fn message(&self) -> &str {
         &self.message
+    }
+
+    /// As whoever asked may see it: a refusal often repeats what was sent.
+    pub(crate) async fn masked(mut self, app: &App, tenant: Option<&Name>) -> Self {
+        let masks = match tenant {
+            Some(tenant) => app.masks(tenant).await.ok(),
+            None => None,
+        };
+        for text in [Some(&mut self.message), self.hint.as_mut()].into_iter().flatten() {
+            match &masks {
+                Some(masks) => masks.known.text(text),
+                // Whatever is known must do.
+                None => *text = app.settings.log_masks.text(text).into_owned(),
+            }
+        }
+        self
     }
 
     /// The body, now that the request's id is known.

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use cubicle_api as api;
 use cubicle_guest::journal::Kind as RecordKind;
-use cubicle_model::{Event, ExecId, Fault, Kind, LeaseId, Scope, Timestamp};
+use cubicle_model::{Event, ExecId, Fault, Kind, LeaseId, Name, Scope, Timestamp};
 use cubicle_store::Exec;
 use futures_util::stream::{self, Stream};
 
@@ -132,7 +132,7 @@ fn streamed(form: Form, body: impl Stream<Item = std::io::Result<Bytes>> + Send 
 
 fn render(form: Form, shared: &SharedFrame, wanted: Option<RecordKind>) -> Bytes {
     let frame = &shared.frame;
-    let is_output = matches!(frame.kind, RecordKind::Stdout | RecordKind::Stderr);
+    let is_output = frame.is_output();
     if is_output && wanted.is_some_and(|wanted| wanted != frame.kind) {
         return Bytes::new();
     }
@@ -147,7 +147,7 @@ fn render(form: Form, shared: &SharedFrame, wanted: Option<RecordKind>) -> Bytes
 }
 
 fn as_json(frame: &OwnedFrame) -> String {
-    let is_output = matches!(frame.kind, RecordKind::Stdout | RecordKind::Stderr);
+    let is_output = frame.is_output();
     let time =
         Timestamp::from_microsecond(i64::try_from(frame.time_us).unwrap_or(i64::MAX)).unwrap_or_default();
     let shown = api::OutputFrame {
@@ -236,8 +236,7 @@ fn follow(
         }
         loop {
             news.mark_unchanged();
-            let found = app.store.events(caller.tenant().clone(), subject.clone(), after, TOGETHER).await;
-            let found = match found {
+            let found = match events_after(&app, caller.tenant(), subject.clone(), after).await {
                 Ok(found) => found,
                 Err(fault) => {
                     let error = Err(std::io::Error::other(fault.to_string()));
@@ -267,6 +266,21 @@ fn follow(
         }
     });
     streamed(form, body)
+}
+
+/// Some events of a tenant, as its people may see them.
+async fn events_after(
+    app: &App,
+    tenant: &Name,
+    subject: Option<String>,
+    after: i64,
+) -> Result<Vec<Event<serde_json::Value>>, Fault> {
+    let mut found = app.store.events(tenant.clone(), subject, after, TOGETHER).await?;
+    if !found.is_empty() {
+        let masks = app.masks(tenant).await?;
+        found.iter_mut().for_each(|event| masks.everything.json(&mut event.data));
+    }
+    Ok(found)
 }
 
 fn ends(event: &Event<serde_json::Value>) -> bool {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cubicle_backend::fake::FakeHost;
+use cubicle_egress::redact::Shapes;
 use cubicle_model::pool::PoolSpec;
 use cubicle_model::template::Recipe;
 use cubicle_model::{Fault, Kind, NodeId, TemplateRef, Timestamp};
-use cubicle_server::{SealingKeys, Server, Settings, Surroundings};
+use cubicle_server::{LogMasks, SealingKeys, Server, Settings, Surroundings};
 use cubicle_store::{Actor, Context as StoreContext, Random, Store};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -150,6 +151,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         requests_per_second: u32::MAX,
         link_secret: [0; 32],
         sealing_keys: SealingKeys::one([0; 32]),
+        log_masks: LogMasks::new(Shapes::usual()),
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(5),
         tokens: None,
