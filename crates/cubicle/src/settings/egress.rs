@@ -11,6 +11,8 @@ use cubicle_model::egress::WebAddress;
 
 /// Bundles are a table of their own in the file, and have no variables.
 pub(super) const BUNDLES: &str = "egress.bundles.";
+/// The one setting that is true or false.
+pub(super) const ENABLED: &str = "egress.enabled";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Egress {
@@ -51,7 +53,7 @@ impl Egress {
             || text.split_whitespace().map(|word| parse(word, at)).collect::<Result<_, _>>().map(Some);
         let file = || Ok(Some(PathBuf::from(text)));
         let set = match key {
-            "egress.enabled" => parse(text, at).map(|enabled| self.enabled = Some(enabled)),
+            ENABLED => parse(text, at).map(|enabled| self.enabled = Some(enabled)),
             "egress.python_index" => one().map(|index| self.python_index = index),
             "egress.python_extra_indexes" => several().map(|indexes| self.python_extra_indexes = indexes),
             "egress.npm_registry" => several().map(|registries| self.npm_registry = registries),

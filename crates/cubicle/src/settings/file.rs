@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cubicle_model::{Fault, Kind};
 use toml::{Table, Value};
 
-use super::egress::BUNDLES;
+use super::egress::{BUNDLES, ENABLED};
 use super::keys::KEYS;
 use super::{Settings, unknown};
 use crate::environment::Environment;
@@ -83,8 +83,8 @@ fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> 
             Value::String(text) => text.clone(),
             Value::Integer(number) => number.to_string(),
             Value::Float(number) => number.to_string(),
-            Value::Boolean(flag) => flag.to_string(),
-            Value::Datetime(_) | Value::Array(_) | Value::Table(_) => {
+            Value::Boolean(flag) if key == ENABLED => flag.to_string(),
+            Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) | Value::Table(_) => {
                 return Err(Fault::new(Kind::Invalid, format!("{at}: expected text or a number")));
             }
         };
