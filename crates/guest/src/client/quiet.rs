@@ -4,7 +4,7 @@
 //! an answer that is a wake-up for nothing, in the middle of the work that it waits for.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 /// Lets the runtime watch a descriptor for this, and for nothing else. It must not block.
-pub fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub fn watch<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     #[expect(deprecated, reason = "what replaces it is unsafe for types that may change their descriptor")]
     AsyncFd::with_interest(descriptor, interest)
 }

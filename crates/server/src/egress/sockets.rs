@@ -72,7 +72,7 @@ impl Sockets {
         let watched = self
             .0
             .iter()
-            .map(|(_, _, socket)| watch(socket.try_clone()?, Interest::READABLE))
+            .map(|(_, _, socket)| watch(Arc::clone(socket), Interest::READABLE))
             .collect::<io::Result<Vec<_>>>()?;
         if watched.is_empty() {
             std::future::pending::<()>().await;
