@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cubicle_egress::control::TermsText;
 use cubicle_model::egress::{Bill, Policy};
 use cubicle_model::{Fault, Kind, LeaseId, SandboxId};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::gateway::{Gateway, Living};
@@ -15,6 +16,8 @@ pub(crate) struct Outlet {
     pub(crate) sandbox: SandboxId,
     pub(crate) lease: LeaseId,
     sockets: Mutex<Sockets>,
+    /// There are more sockets to watch.
+    more: Notify,
     /// One at a time talks to the gateway of it.
     link: tokio::sync::Mutex<Link>,
     pub(super) closed: CancellationToken,
@@ -67,6 +70,7 @@ impl Outlet {
             sandbox,
             lease,
             sockets: Mutex::new(sockets),
+            more: Notify::new(),
             link: tokio::sync::Mutex::new(Link { earlier, ..Link::default() }),
             closed: CancellationToken::new(),
         }
@@ -78,6 +82,7 @@ impl Outlet {
 
     pub(crate) fn set_sockets(&self, sockets: Sockets) {
         *self.sockets.lock().unwrap_or_else(PoisonError::into_inner) = sockets;
+        self.more.notify_one();
     }
 
     /// Hands the sockets to the gateway, with what holds. Says which gateway has them.
@@ -121,7 +126,7 @@ impl Outlet {
     ) -> Result<(), Fault> {
         let sockets = self.sockets();
         let cannot = |error| Fault::new(Kind::Full, "no file descriptor is left for egress").because(error);
-        for (kind, socket) in sockets.handed_over(0).map_err(cannot)? {
+        for (kind, socket) in sockets.handed_over().map_err(cannot)? {
             given_up(gateway, living, living.remote.listener(self.sandbox, kind, socket).await)?;
         }
         given_up(gateway, living, living.remote.attach(self.sandbox, terms.clone()).await)?;
@@ -217,12 +222,14 @@ pub(super) async fn keep<Terms: Future<Output = Result<TermsText, Fault>>>(
     let closed = outlet.closed.clone();
     loop {
         let sockets = outlet.sockets();
-        // Dropped, it has accepted nothing.
-        match closed.run_until_cancelled(sockets.knock()).await {
-            None => return,
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
-                tracing::warn!(sandbox = %outlet.sandbox, %error, "the sockets of a sandbox cannot be watched");
+        // Dropped, none of them has accepted anything.
+        tokio::select! {
+            () = closed.cancelled() => return,
+            () = outlet.more.notified() => continue,
+            knocked = sockets.knock() => {
+                if let Err(error) = knocked {
+                    tracing::warn!(sandbox = %outlet.sandbox, %error, "the sockets of a sandbox cannot be watched");
+                }
             }
         }
         let attached = match terms().await {

@@ -59,12 +59,9 @@ impl Sockets {
         self.0.len()
     }
 
-    /// A descriptor of each for the gateway, from the first that it does not have yet.
-    pub(super) fn handed_over(&self, from: usize) -> io::Result<Vec<(ListenerKind, OwnedFd)>> {
-        self.0[from.min(self.0.len())..]
-            .iter()
-            .map(|(_, kind, socket)| Ok((*kind, socket.try_clone()?)))
-            .collect()
+    /// A descriptor of each, for the gateway.
+    pub(super) fn handed_over(&self) -> io::Result<Vec<(ListenerKind, OwnedFd)>> {
+        self.0.iter().map(|(_, kind, socket)| Ok((*kind, socket.try_clone()?))).collect()
     }
 
     /// Waits until something connects to one of them. Nothing is accepted here.
