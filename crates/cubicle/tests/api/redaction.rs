@@ -96,7 +96,10 @@ fn a_result_masks_every_spelling_and_counts_them() {
     assert_eq!(String::from_utf8_lossy(&shown), String::from_utf8_lossy(&expected));
     assert_eq!((&result["stdout_bytes"], &result["redacted"]), (&json!(shown.len()), &json!(6)), "{result}");
     assert_eq!(bytes(&result["stderr"]), format!("{plain}\n").as_bytes());
-    assert_eq!(run(&server, &sandbox, &asked)["result"], *result, "told again it is the same");
+    let again = run(&server, &sandbox, &asked);
+    for field in ["stdout", "stderr", "redacted"] {
+        assert_eq!(again["result"][field], result[field], "told again it is the same");
+    }
 
     let once = json!({ "command": command(&["plain"]), "files": files() });
     let once = server.post("/api/v1/execs", &once).ok();
