@@ -234,8 +234,7 @@ mod tests {
         let written = Deed { detail: Some("echo hunter2".into()), ..deed(1) };
         let entry = chain(&Head::empty(node), written);
         let masked = Deed { detail: Some("echo *******".into()), ..deed(1) };
-        let shown =
-            Entry { deed: masked, detail_sha256: Some(detail_digest("echo hunter2")), ..entry.clone() };
+        let shown = Entry { deed: masked, detail_sha256: Some(detail_digest("echo hunter2")), ..entry };
         Verifier::new(node, None).take(&shown).unwrap();
         let other = Entry { detail_sha256: Some(detail_digest("rm -rf /")), ..shown.clone() };
         assert_eq!(Verifier::new(node, None).take(&other), Err(Broken::Changed(1)));

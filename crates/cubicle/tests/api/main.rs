@@ -20,6 +20,7 @@ mod logs;
 mod metrics;
 mod nodes;
 mod ports;
+mod redaction;
 mod removed;
 mod restart;
 mod rights;

@@ -219,13 +219,15 @@ impl Alone {
 
     /// Reads a frame; or, when none comes in time, has given out what waits for one.
     async fn read(&mut self) -> Result<(), Fault> {
-        let next = match self.deadline() {
-            None => self.reader.next().await?,
-            Some(deadline) if deadline <= Instant::now() => return Ok(self.give_up_waiting()),
-            Some(deadline) => match timeout_at(deadline, self.reader.next()).await {
-                Ok(next) => next?,
-                Err(_) => return Ok(self.give_up_waiting()),
-            },
+        let in_time = match self.deadline() {
+            None => Some(self.reader.next().await?),
+            // Output of another stream may come so fast that it never is too late.
+            Some(deadline) if deadline <= Instant::now() => None,
+            Some(deadline) => timeout_at(deadline, self.reader.next()).await.ok().transpose()?,
+        };
+        let Some(next) = in_time else {
+            self.give_up_waiting();
+            return Ok(());
         };
         self.is_patient = false;
         match next {
