@@ -10,9 +10,11 @@ mod host;
 #[allow(dead_code, reason = "other suites use more of it")]
 mod client;
 
+mod accounts;
 mod certificates;
 mod credentials;
 mod direct;
+mod faults;
 mod gateway;
 mod inwards;
 mod names;
