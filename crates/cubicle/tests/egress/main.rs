@@ -12,6 +12,7 @@ mod client;
 
 mod accounts;
 mod certificates;
+mod clients;
 mod credentials;
 mod direct;
 mod faults;
