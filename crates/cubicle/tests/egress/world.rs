@@ -29,7 +29,7 @@ pub(crate) const PRIVATE: &str = "10.1.2.3";
 const METADATA: &str = "169.254.169.254";
 
 /// Whoever connects to one of these has got out where no policy lets him.
-const TRAPS: [&str; 9] = [
+pub(crate) const TRAPS: [&str; 9] = [
     "10.1.2.3:80",
     "10.1.2.3:443",
     "10.1.2.3:5432",
@@ -40,7 +40,8 @@ const TRAPS: [&str; 9] = [
     "127.0.0.1:80",
     "127.0.0.1:443",
 ];
-const DATAGRAM_TRAPS: [&str; 4] = ["93.184.216.34:9999", "93.184.216.34:53", "10.1.2.3:53", "127.0.0.1:9999"];
+pub(crate) const DATAGRAM_TRAPS: [&str; 4] =
+    ["93.184.216.34:9999", "93.184.216.34:53", "10.1.2.3:53", "127.0.0.1:9999"];
 
 /// Whatever the caller's own environment holds is none of the server's business here.
 const NO_PROVIDERS: [(&str, &str); 4] =
