@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cubicle_model::egress::{Bill, BillLine, Denial, Host};
+use cubicle_model::egress::{Bill, BillLine, Budget, Denial, Host};
 use tokio::time::Instant;
 
 use crate::log::AccessLine;
@@ -62,6 +62,18 @@ impl Ledger {
             return;
         }
         *entries.denials.entry(key).or_default() += 1;
+    }
+
+    /// Counts the head of a request towards the budget, where a secret could leave as well as in a body, and says whether
+    /// anything is left of the budget.
+    pub(crate) fn spend(&self, budget: Budget, head: usize) -> Result<(), Spent> {
+        let sent = self.sent.fetch_add(head as u64, Relaxed) + head as u64;
+        let received = self.received.load(Relaxed);
+        match () {
+            () if budget.bytes_sent.is_some_and(|most| sent > most) => Err(Spent::Sent),
+            () if budget.bytes_received.is_some_and(|most| received > most) => Err(Spent::Received),
+            () => Ok(()),
+        }
     }
 
     pub(crate) fn bill(&self) -> Bill {

@@ -185,7 +185,7 @@ fn plan(session: &Session, request: &Request<Incoming>, named: &mut String) -> R
         return Err(BadRequest::TooLarge.into());
     }
     let allowed = outlet.by_name(&terms, &attempt(&target, request.method(), request.uri().path()))?;
-    outlet.spend_request(&terms)?;
+    outlet.spend_request(&terms, headers::length(request.uri(), request.headers()))?;
     let inspected = allowed.conduct == Conduct::Inspected && target.scheme == Scheme::Https;
     Ok(Plan { terms, target, inspected, websocket })
 }

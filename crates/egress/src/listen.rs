@@ -85,8 +85,17 @@ fn enter(outlet: &Arc<Outlet>, stream: Stream) -> Option<(Room, Stream)> {
         Ok(room) => Some((room, stream)),
         Err(refusal) => {
             outlet.refused("any host", &refusal);
-            // A client that is over its bounds gets no task: one try, and the connection ends.
-            let _ = stream.try_write(&refusal.answer());
+            match Arc::clone(&outlet.goodbyes).try_acquire_owned() {
+                // What it has sent must be read, or the end of the connection overtakes the answer.
+                Ok(turn) => spawn(outlet, async move {
+                    let _turn = turn;
+                    stream.say_goodbye(&refusal.answer()).await;
+                }),
+                // Too many at once get no task: one try, and the connection ends.
+                Err(_) => {
+                    let _ = stream.try_write(&refusal.answer());
+                }
+            }
             None
         }
     }

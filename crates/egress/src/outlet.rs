@@ -11,7 +11,7 @@ use cubicle_model::egress::recording::Seen;
 use cubicle_model::egress::{
     Allowed, Attempt, Bill, Bucket, Denied, Host, HostName, Reason, Recording, Ruleset, Scheme, Verdict, Via,
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -87,6 +87,8 @@ pub(crate) struct Outlet {
     lookups: Mutex<HashMap<HostName, (Instant, Vec<IpAddr>)>>,
     addresses: Mutex<Addresses>,
     pool: Pool,
+    /// For clients that are told that there is no room for them.
+    pub(crate) goodbyes: Arc<Semaphore>,
     /// Every task that works for this sandbox.
     pub(crate) tasks: TaskTracker,
     pub(crate) ended: CancellationToken,
@@ -96,6 +98,7 @@ pub(crate) struct Outlet {
 /// speed alone.
 const LOOKUP_TTL: Duration = Duration::from_secs(5);
 const MOST_LOOKUPS: usize = 256;
+const MOST_GOODBYES: usize = 16;
 
 impl Outlet {
     pub(crate) fn new(sandbox: SandboxId, shared: Arc<Shared>, terms: Terms) -> Self {
@@ -110,6 +113,7 @@ impl Outlet {
             lookups: Mutex::default(),
             addresses: Mutex::default(),
             pool: Pool::new(shared.limits.idle_upstream),
+            goodbyes: Arc::new(Semaphore::new(MOST_GOODBYES)),
             tasks: TaskTracker::new(),
             ended: CancellationToken::new(),
             shared,
@@ -197,8 +201,9 @@ impl Outlet {
         }
     }
 
-    /// One more request or tunnel begins.
-    pub(crate) fn spend_request(&self, terms: &Agreed) -> Result<(), Refusal> {
+    /// One more request or tunnel begins, with a head of this length.
+    pub(crate) fn spend_request(&self, terms: &Agreed, head: usize) -> Result<(), Refusal> {
+        self.ledger.spend(terms.policy.budget(), head).map_err(Refusal::Budget)?;
         let Some(per_second) = terms.policy.budget().requests_per_second else { return Ok(()) };
         let now = self.began.elapsed();
         let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);

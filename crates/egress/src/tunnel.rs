@@ -105,7 +105,8 @@ impl Tunnel {
             return self.requests(client, first).await;
         }
         let allowed = self.outlet.by_name(&terms, &self.attempt());
-        let allowed = match allowed.and_then(|allowed| self.outlet.spend_request(&terms).map(|()| allowed)) {
+        let allowed = match allowed.and_then(|allowed| self.outlet.spend_request(&terms, 0).map(|()| allowed))
+        {
             Ok(allowed) => allowed,
             Err(refusal) => return Some((client, refusal, None)),
         };

@@ -1,6 +1,8 @@
 //! Ways around the gateway: whatever the kernel offers that is not a connection to it.
 
-use crate::world::{Attack, in_a_world};
+use std::io::{Read, Write};
+
+use crate::world::{Attack, DATAGRAM_TRAPS, TRAPS, in_a_world};
 
 #[test]
 fn nothing_leaves_a_sandbox_but_through_the_gateway() {
@@ -23,6 +25,26 @@ fn nothing_leaves_a_sandbox_but_through_the_gateway() {
         let echoes =
             names.split_whitespace().zip(values.split_whitespace()).find(|(name, _)| *name == "InEchos");
         assert_eq!(echoes, Some(("InEchos", "0")));
+    });
+}
+
+/// Whoever is on the host walks into every one of the traps, so that nobody who got there from inside was missed.
+#[test]
+fn the_traps_tell_of_whoever_comes() {
+    in_a_world(|world| {
+        for at in TRAPS {
+            let mut stream = std::net::TcpStream::connect(at).expect("somebody listens");
+            stream.write_all(b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n").expect("it is open");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("it is open");
+            assert!(answer.contains("REACHED"), "{at}: {answer}");
+        }
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a free port");
+        for at in DATAGRAM_TRAPS {
+            socket.send_to(b"x", at).expect("it can be sent");
+            socket.recv(&mut [0; 100]).expect("it is answered");
+        }
+        assert_eq!(world.trapped().len(), TRAPS.len() + DATAGRAM_TRAPS.len());
     });
 }
 

@@ -10,9 +10,12 @@ mod host;
 #[allow(dead_code, reason = "other suites use more of it")]
 mod client;
 
+mod accounts;
 mod certificates;
+mod clients;
 mod credentials;
 mod direct;
+mod faults;
 mod gateway;
 mod inwards;
 mod names;

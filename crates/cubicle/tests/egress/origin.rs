@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -19,6 +20,8 @@ pub(crate) struct Outside(Arc<Mutex<State>>);
 struct State {
     connections: Vec<Connection>,
     pages: HashMap<String, Page>,
+    /// Below these only what is there is there.
+    trees: Vec<String>,
     datagrams: Vec<String>,
 }
 
@@ -133,6 +136,31 @@ impl Outside {
         self.page(path, move |_| answer("200 OK", &headers, &bytes));
     }
 
+    /// Every file below a directory, by its path there.
+    pub(crate) fn tree(&self, at: &str, directory: &Path) {
+        self.lock().trees.push(at.to_owned());
+        let mut left = vec![directory.to_owned()];
+        while let Some(place) = left.pop() {
+            for entry in std::fs::read_dir(&place).expect("the directory is ours").flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    left.push(path);
+                    continue;
+                }
+                let below = path.strip_prefix(directory).expect("it is below").to_str().expect("UTF-8");
+                let kind = match path.extension().and_then(|name| name.to_str()) {
+                    Some("html") => "text/html",
+                    Some("json") => "application/json",
+                    _ => "application/octet-stream",
+                };
+                // An index stands for its directory.
+                let below = below.trim_end_matches("index.html").trim_end_matches("index.json");
+                let below = if kind == "application/json" { below.trim_end_matches('/') } else { below };
+                self.file(&format!("{at}{below}"), kind, std::fs::read(&path).expect("the file is ours"));
+            }
+        }
+    }
+
     /// What was said on connections to addresses that begin so.
     pub(crate) fn said_at(&self, at: &str) -> Vec<String> {
         let state = self.lock();
@@ -192,9 +220,14 @@ impl Outside {
     }
 
     fn respond(&self, raw: &TcpStream, stream: &mut impl Write, request: &Request) -> io::Result<()> {
-        let page = self.lock().pages.get(&request.path).cloned();
+        let (page, is_tree) = {
+            let state = self.lock();
+            let page = state.pages.get(&request.path).cloned();
+            (page, state.trees.iter().any(|tree| request.path.starts_with(tree.as_str())))
+        };
         match (page, request.path.as_str()) {
             (Some(page), _) => stream.write_all(&page(request))?,
+            (None, _) if is_tree => stream.write_all(&answer("404 Not Found", "", "nothing is here"))?,
             // An error page that shows the visitor what he sent, as some do.
             (None, "/echo") => {
                 let headers = format!("x-seen: {}\r\n", request.header("authorization"));

@@ -1,6 +1,7 @@
 //! A host of its own for every test: a network with the addresses of a small internet, names, servers that stand for the
 //! outside, and a server whose sandboxes want to get there. None of it can be reached from anywhere else.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ pub(crate) const PRIVATE: &str = "10.1.2.3";
 const METADATA: &str = "169.254.169.254";
 
 /// Whoever connects to one of these has got out where no policy lets him.
-const TRAPS: [&str; 9] = [
+pub(crate) const TRAPS: [&str; 9] = [
     "10.1.2.3:80",
     "10.1.2.3:443",
     "10.1.2.3:5432",
@@ -39,7 +40,8 @@ const TRAPS: [&str; 9] = [
     "127.0.0.1:80",
     "127.0.0.1:443",
 ];
-const DATAGRAM_TRAPS: [&str; 4] = ["93.184.216.34:9999", "93.184.216.34:53", "10.1.2.3:53", "127.0.0.1:9999"];
+pub(crate) const DATAGRAM_TRAPS: [&str; 4] =
+    ["93.184.216.34:9999", "93.184.216.34:53", "10.1.2.3:53", "127.0.0.1:9999"];
 
 /// Whatever the caller's own environment holds is none of the server's business here.
 const NO_PROVIDERS: [(&str, &str); 4] =
@@ -83,7 +85,8 @@ pub(crate) fn in_a_world_with(setting: Setting, test: impl FnOnce(&mut World) + 
 }
 
 pub(crate) fn skip(why: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // What is counted has no colon in its name.
+    let test = std::thread::current().name().unwrap_or("a test").replace("::", "/");
     // Not captured by the test runner, so that the skip is seen and counted.
     let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
 }
@@ -140,6 +143,24 @@ impl World {
 
     pub(crate) fn leased(&self, asked: &Value) -> Inside<'_> {
         let (lease, sandbox) = self.server.lease(asked);
+        Inside { world: self, lease, sandbox, key: self.server.admin_key() }
+    }
+
+    /// A sandbox whose clients trust the outside's certificates, as those of a host would.
+    pub(crate) fn trusting(&self, policy: Option<&str>) -> Inside<'_> {
+        const ROOT: &str = "/workspace/root.pem";
+        let variables =
+            ["SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS"];
+        let further = ["NPM_CONFIG_CAFILE", "GIT_SSL_CAINFO"];
+        let env: BTreeMap<_, _> = variables.into_iter().chain(further).map(|name| (name, ROOT)).collect();
+        let files = json!([{ "path": ROOT, "content": self.root }]);
+        let egress = policy.map_or(json!({}), |policy| json!({ "policy": policy }));
+        self.leased(&json!({ "env": env, "files": files, "egress": egress }))
+    }
+
+    /// A sandbox that was leased before.
+    pub(crate) fn known(&self, lease: &str, sandbox: &str) -> Inside<'_> {
+        let (lease, sandbox) = (lease.to_owned(), sandbox.to_owned());
         Inside { world: self, lease, sandbox, key: self.server.admin_key() }
     }
 

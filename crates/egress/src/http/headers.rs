@@ -1,7 +1,7 @@
 //! Header fields that belong to one connection, and those that a proxy adds.
 
-use hyper::HeaderMap;
 use hyper::header::{CONNECTION, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA};
+use hyper::{HeaderMap, Uri};
 
 /// Fields that end at the next hop, besides those that `Connection` names.
 const HOP_BY_HOP: [HeaderName; 9] = [
@@ -58,6 +58,13 @@ pub(super) fn add_via(headers: &mut HeaderMap, via: &str) {
     if let Ok(value) = HeaderValue::from_str(&format!("1.1 {via}")) {
         headers.append(VIA, value);
     }
+}
+
+/// How long a head is when it is written, but for what is the same in each.
+pub(super) fn length(uri: &Uri, headers: &HeaderMap) -> usize {
+    let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    target + fields.sum::<usize>()
 }
 
 fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {

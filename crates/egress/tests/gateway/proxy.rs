@@ -305,21 +305,45 @@ async fn budgets_are_kept() {
 
 #[tokio::test]
 async fn a_byte_budget_ends_a_tunnel_and_a_download() {
-    let world =
-        World::new("allow a.example; allow tcp://a.example:9000; limit received 10k; limit sent 5k").await;
-    let origin = Origin::plain(ok(&"x".repeat(20_000))).await;
-    world.place("a.example:80", &origin);
+    let policy = "allow a.example; allow tcp://a.example:9000; limit received 10k; limit sent 5k";
+    let world = World::new(policy).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    world.names.set("a.example", &["93.184.216.0"]);
     world.dial.lead("93.184.216.0:9000".parse().unwrap(), listener.local_addr().unwrap());
     let mut tunnel = world.tunnel("a.example:9000").await.unwrap();
     tunnel.write_all(&[0; 6000]).await.unwrap();
     assert!(hangs_up(&mut tunnel).await);
+    assert_eq!(world.denials(), ["a.example:9000: budget: bytes sent"]);
+
+    let world = World::new(policy).await;
+    let origin = Origin::plain(ok(&"x".repeat(20_000))).await;
+    world.place("a.example:80", &origin);
     let answer = world.get("http://a.example/").await;
     assert!(answer.len() < 20_000, "{}", answer.len());
-    assert_eq!(
-        world.denials(),
-        ["a.example:80: budget: bytes received", "a.example:9000: budget: bytes sent"]
-    );
+    // What comes after it is told why.
+    let answer = world.get("http://a.example/").await;
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("used up: bytes received"), "{answer}");
+    assert!(world.tunnel("a.example:9000").await.unwrap_err().contains("used up: bytes received"));
+    assert_eq!(origin.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn heads_count_towards_the_budget_as_bodies_do() {
+    let world = World::new("allow a.example; limit sent 5k").await;
+    let origin = Origin::plain(ok("")).await;
+    world.place("a.example:80", &origin);
+    let carry = |part: &str| {
+        let data = "x".repeat(2000);
+        match part {
+            "path" => format!("GET http://a.example/{data} HTTP/1.1\r\nHost: a.example\r\n\r\n"),
+            _ => format!("GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\nX-Data: {data}\r\n\r\n"),
+        }
+    };
+    for part in ["path", "field", "path", "field"] {
+        world.send(carry(part).replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")).await;
+    }
+    assert_eq!(origin.requests().len(), 2);
+    assert_eq!(world.denials(), ["a.example:80: budget: bytes sent"]);
 }
 
 #[tokio::test]
