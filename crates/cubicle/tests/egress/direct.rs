@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 
-use crate::world::{Attack, DATAGRAM_TRAPS, TRAPS, in_a_world};
+use crate::inside::Attack;
+use crate::world::{DATAGRAM_TRAPS, TRAPS, in_a_world};
 
 #[test]
 fn nothing_leaves_a_sandbox_but_through_the_gateway() {

@@ -8,7 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::client::{With, eventually};
-use crate::world::{Inside, World, in_a_world, installed};
+use crate::inside::Inside;
+use crate::world::{World, in_a_world, installed};
 
 const PRLIMIT: &str = "/usr/bin/prlimit";
 

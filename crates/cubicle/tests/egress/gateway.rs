@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use crate::client::eventually;
-use crate::world::{Attack, in_a_world};
+use crate::inside::Attack;
+use crate::world::in_a_world;
 
 #[test]
 fn the_ports_of_the_gateway_cannot_be_taken_inside() {

@@ -5,7 +5,8 @@ use std::os::unix::net::UnixListener;
 use serde_json::json;
 
 use crate::client::eventually;
-use crate::world::{Attack, Setting, in_a_world, in_a_world_with};
+use crate::inside::Attack;
+use crate::world::{Setting, in_a_world, in_a_world_with};
 
 /// It is on every address, and a policy that names all of them is still not enough.
 #[test]

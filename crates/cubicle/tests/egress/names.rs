@@ -1,7 +1,8 @@
 //! Names: what they carry out, where they lead, and the many spellings of an address.
 
 use crate::client::eventually;
-use crate::world::{Attack, PUBLIC, in_a_world};
+use crate::inside::Attack;
+use crate::world::{PUBLIC, in_a_world};
 
 #[test]
 fn names_carry_nothing_out_and_lead_nowhere_inwards() {

@@ -161,10 +161,12 @@ impl Outside {
         }
     }
 
-    /// What was said on connections to addresses that begin so.
+    /// What was said on connections to this address, or to any port of it.
     pub(crate) fn said_at(&self, at: &str) -> Vec<String> {
         let state = self.lock();
-        let there = state.connections.iter().filter(|connection| connection.at.starts_with(at));
+        let all_ports = format!("{at}:");
+        let is_there = |own: &str| own == at || own.starts_with(&all_ports);
+        let there = state.connections.iter().filter(|connection| is_there(&connection.at));
         there.map(|connection| String::from_utf8_lossy(&connection.said).into_owned()).collect()
     }
 

@@ -1,6 +1,7 @@
 //! Requests that say one thing to the gateway and another to the server.
 
-use crate::world::{Attack, in_a_world};
+use crate::inside::Attack;
+use crate::world::in_a_world;
 
 #[test]
 fn a_request_has_one_meaning_and_goes_where_the_policy_lets_it() {

@@ -1,6 +1,7 @@
 //! What can be put into a tunnel, and where tunnels can be made to lead.
 
-use crate::world::{Attack, in_a_world};
+use crate::inside::Attack;
+use crate::world::in_a_world;
 
 #[test]
 fn a_tunnel_leads_to_the_host_it_was_opened_for_and_speaks_what_is_allowed_there() {
