@@ -72,8 +72,9 @@ fn a_gateway_that_is_killed_takes_its_connections_with_it_and_the_next_one_has_t
         assert!(denied.contains("403 Forbidden") && !world.outside.heard_of("ATTACK"), "{denied}");
         assert_ne!(world.gateway(), Some(first));
         assert_eq!(requests(&inside.bill()), before + 1, "the bill goes on");
-        let events = world.server.said();
-        assert!(events.contains("egress gateway ended"), "{events}");
+        // Its end is noticed by the process or by a call that fails, whichever comes first.
+        let said = world.server.said();
+        assert!(["gateway ended", "is given up"].iter().any(|text| said.contains(text)), "{said}");
     });
 }
 
