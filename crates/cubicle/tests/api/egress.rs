@@ -168,3 +168,35 @@ fn a_server_without_egress_has_sandboxes_without_a_network() {
     let refused = server.post("/api/v1/leases", &json!({ "egress": { "policy": "open" } }));
     assert_eq!(refused.refused(403), "denied");
 }
+
+#[test]
+fn every_request_and_tunnel_has_a_line_in_the_access_log() {
+    let Some(host) = Host::new() else { return };
+    let log = host.data_dir().join("access.log");
+    let place = log.to_str().expect("it is text").to_owned();
+    let server =
+        Server::start_on(host, &["--pool-size", "1"], &[("CUBICLE_EGRESS_ACCESS_LOG", place.as_str())]);
+    let (_, sandbox) = server.lease(&json!({ "egress": { "policy": "allow nobody.example" } }));
+    // Nobody has that name, so that the tunnel comes to nothing, and is told of all the same.
+    server.prints(&sandbox, TRY);
+    let line = eventually("a line in the access log", || {
+        std::fs::read_to_string(&log).ok().filter(|text| text.contains('\n'))
+    });
+    assert!(
+        line.starts_with("nobody.example:443 ") && line.contains("\"CONNECT nobody.example:443\""),
+        "{line}"
+    );
+    assert!(line.contains(&sandbox), "{line}");
+}
+
+#[test]
+fn an_access_log_that_cannot_be_written_is_told_at_the_start() {
+    let Some(host) = Host::new() else { return };
+    let output = host
+        .command(env!("CARGO_BIN_EXE_cubicle"), &["up", "--listen", "127.0.0.1:0"])
+        .env("CUBICLE_EGRESS_ACCESS_LOG", "/nonexistent/access.log")
+        .output()
+        .expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("/nonexistent/access.log cannot be written"), "{said}");
+}

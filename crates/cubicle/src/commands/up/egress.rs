@@ -28,6 +28,15 @@ pub(super) async fn settings(
     now: Timestamp,
 ) -> Result<EgressSettings, Fault> {
     let said = context.settings.egress.clone();
+    if let Some(log) = &said.access_log {
+        // The gateway would say so only when something first connects.
+        let opened = std::fs::OpenOptions::new().create(true).append(true).open(log);
+        opened.map_err(|error| {
+            Fault::new(Kind::Denied, format!("the access log {} cannot be written", log.display()))
+                .because(error)
+                .hint("name a file that the server's own user can write to in egress.access_log")
+        })?;
+    }
     let found = find_bundles(&said, context).await?;
     let authority = home.join("egress");
     let own_certificate = gateway::ensure_authority(&authority, now)?.certificate_pem;
