@@ -49,24 +49,12 @@ mod kind_code {
     use cubicle_model::Kind;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    const ALL: [Kind; 7] = [
-        Kind::NotFound,
-        Kind::Invalid,
-        Kind::Conflict,
-        Kind::Denied,
-        Kind::Full,
-        Kind::Unavailable,
-        Kind::Internal,
-    ];
-
     pub(super) fn serialize<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(kind.code())
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
         let code = std::borrow::Cow::<'de, str>::deserialize(from)?;
-        ALL.into_iter()
-            .find(|kind| kind.code() == code)
-            .ok_or_else(|| serde::de::Error::custom(format!("unknown kind {code}")))
+        Kind::from_code(&code).ok_or_else(|| serde::de::Error::custom(format!("unknown kind {code}")))
     }
 }

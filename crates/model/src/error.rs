@@ -23,6 +23,21 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub const ALL: [Self; 7] = [
+        Self::NotFound,
+        Self::Invalid,
+        Self::Conflict,
+        Self::Denied,
+        Self::Full,
+        Self::Unavailable,
+        Self::Internal,
+    ];
+
+    /// The kind with this code.
+    pub fn from_code(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
     pub fn code(self) -> &'static str {
         match self {
             Self::NotFound => "not_found",

@@ -61,6 +61,20 @@ fn the_nearest_policy_holds_and_survives_a_restart() {
 }
 
 #[test]
+fn a_port_that_a_policy_names_leads_to_the_gateway_whoever_wrote_the_policy() {
+    let Some(server) = Server::start() else { return };
+    let policy = "allow tcp://db.example:5432";
+    server.put("/api/v1/templates/database", &json!({ "egress": policy })).ok();
+    let probe = "python3 -c 'import socket; print(socket.socket().connect_ex((\"127.0.0.1\", 5432)))'";
+    let (_, plain) = server.lease(&json!({}));
+    assert_eq!(server.prints(&plain, probe), "111\n", "nobody listens there");
+    for asked in [json!({ "template": "database" }), json!({ "egress": { "policy": policy } })] {
+        let (_, sandbox) = server.lease(&asked);
+        assert_eq!(server.prints(&sandbox, probe), "0\n", "{asked}");
+    }
+}
+
+#[test]
 fn an_exec_has_a_policy_of_its_own_while_it_runs() {
     let Some(server) = Server::start() else { return };
     let (lease, sandbox) = server.lease(&json!({ "egress": { "policy": "allow a.example" } }));

@@ -96,7 +96,7 @@ impl Remote {
         let exchange = tokio::spawn(async move { exchange(&wire, call, descriptor).await });
         match exchange.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into())).map_err(gone)? {
             Reply::Fault { kind, message, hint } => {
-                let fault = Fault::new(kind_of(&kind), message);
+                let fault = Fault::new(Kind::from_code(&kind).unwrap_or(Kind::Internal), message);
                 Err(match hint {
                     Some(hint) => fault.hint(hint),
                     None => fault,
@@ -126,19 +126,6 @@ fn gone(error: io::Error) -> Fault {
 
 fn confused() -> Fault {
     Fault::new(Kind::Internal, "the egress gateway answered something else than it was asked")
-}
-
-fn kind_of(code: &str) -> Kind {
-    let all = [
-        Kind::NotFound,
-        Kind::Invalid,
-        Kind::Conflict,
-        Kind::Denied,
-        Kind::Full,
-        Kind::Unavailable,
-        Kind::Internal,
-    ];
-    all.into_iter().find(|kind| kind.code() == code).unwrap_or(Kind::Internal)
 }
 
 impl fmt::Debug for Remote {

@@ -12,7 +12,7 @@ use cubicle_store::{Exec, KeptBill};
 use tracing::{debug, warn};
 
 use super::{App, Caller};
-use crate::egress::{Account, Egress, Sockets};
+use crate::egress::{Account, Egress, Outlet, Sockets};
 
 /// Another server may have changed what holds.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -78,17 +78,14 @@ impl App {
         sandbox: SandboxId,
         guest: &Guest,
         sockets: Option<Sockets>,
+        earlier: Account,
     ) -> Result<(), Fault> {
         let Some(egress) = &self.egress else { return Ok(()) };
-        let mut sockets = match sockets {
-            Some(sockets) => sockets,
-            None => Sockets::usual(guest).await?,
-        };
-        if let Some(policy) = &lease.egress.policy {
-            sockets = sockets.for_policy(guest, policy).await?;
-        }
+        let (policy, _) = self.policy_of(lease).await?;
+        // What the pool made ahead is what most policies need.
+        let sockets = sockets.unwrap_or_default().for_policy(guest, &policy).await?;
         let (app, id) = (Arc::clone(self), lease.id);
-        egress.open(sandbox, lease.id, sockets, Account::default(), move || {
+        egress.open(sandbox, lease.id, sockets, earlier, move || {
             let app = Arc::clone(&app);
             async move { app.terms(id).await }
         });
@@ -112,18 +109,18 @@ impl App {
         sandbox: SandboxId,
         guest: &Guest,
     ) -> Result<(), Fault> {
-        let Some(egress) = &self.egress else { return Ok(()) };
+        if self.egress.is_none() {
+            return Ok(());
+        }
         let lease = self.without_ended_exec(lease.clone()).await?;
-        let (policy, _) = self.policy_of(&lease).await?;
-        let sockets = Sockets::usual(guest).await?.for_policy(guest, &policy).await?;
+        let earlier = self.kept_account(&lease).await?;
+        self.open_egress(&lease, sandbox, guest, None, earlier).await
+    }
+
+    /// What the store knows of a lease's use.
+    async fn kept_account(&self, lease: &Lease) -> Result<Account, Fault> {
         let kept = self.store.bill(lease.id.to_string()).await?;
-        let earlier = Account { bill: kept.map(|kept| kept.bill).unwrap_or_default(), minimal: None };
-        let (app, id) = (Arc::clone(self), lease.id);
-        egress.open(sandbox, lease.id, sockets, earlier, move || {
-            let app = Arc::clone(&app);
-            async move { app.terms(id).await }
-        });
-        Ok(())
+        Ok(Account { bill: kept.map(|kept| kept.bill).unwrap_or_default(), minimal: None })
     }
 
     /// The server may have been killed between the end of an exec and that of its policy.
@@ -173,7 +170,11 @@ impl App {
     async fn terms(&self, lease: LeaseId) -> Result<TermsText, Fault> {
         let gone = || Fault::new(Kind::NotFound, format!("there is no lease {lease}"));
         let lease = self.store.lease(lease).await?.ok_or_else(gone)?;
-        let (policy, _) = self.policy_of(&lease).await?;
+        self.terms_of(&lease).await
+    }
+
+    async fn terms_of(&self, lease: &Lease) -> Result<TermsText, Fault> {
+        let (policy, _) = self.policy_of(lease).await?;
         let policy = match self.egress()?.resolve(&policy) {
             Ok(_) => policy,
             // A bundle that it names is not there any more. Nothing is better than anything else.
@@ -212,19 +213,29 @@ impl App {
 
     /// Compares what every sandbox at the gateway was told with what holds now: a template, a secret or a lease may have
     /// been changed, also by another server. What was used is kept, too.
-    pub(crate) async fn refresh_egress(&self) -> Result<(), Fault> {
-        let Some(egress) = &self.egress else { return Ok(()) };
+    pub(crate) async fn refresh_egress(self: &Arc<Self>) {
+        let Some(egress) = &self.egress else { return };
         for outlet in egress.all() {
-            if !outlet.was_used().await {
-                continue;
+            // One that cannot be told must not keep the others from it.
+            if let Err(fault) = self.refresh(egress, &outlet).await {
+                let sandbox = outlet.sandbox;
+                warn!(%sandbox, error = %fault, "the gateway cannot be told what holds now; the next round comes");
             }
-            let Some(lease) = self.store.lease(outlet.lease).await?.filter(|lease| !lease.status.has_ended())
-            else {
-                continue;
-            };
-            egress.change(&outlet, self.terms(lease.id).await?).await?;
-            let account = egress.account(&outlet).await;
-            self.keep_bill(&lease, outlet.sandbox, account.bill).await;
+        }
+    }
+
+    async fn refresh(self: &Arc<Self>, egress: &Egress, outlet: &Outlet) -> Result<(), Fault> {
+        if !outlet.was_used().await {
+            return Ok(());
+        }
+        let lease = self.store.lease(outlet.lease).await?;
+        let Some(lease) = lease.filter(|lease| !lease.status.has_ended()) else { return Ok(()) };
+        if !outlet.holds(&self.terms_of(&lease).await?).await {
+            self.apply(&lease).await?;
+        }
+        let bill = egress.account(outlet).await.bill;
+        if outlet.is_news(&bill).await {
+            self.keep_bill(&lease, outlet.sandbox, bill).await;
         }
         Ok(())
     }
@@ -240,9 +251,7 @@ impl App {
                 () = egress.look_again.notified() => {}
                 _ = secrets.changed() => {}
             }
-            if let Err(fault) = self.refresh_egress().await {
-                warn!(error = %fault, "the gateway cannot be told what holds now; the next round comes");
-            }
+            self.refresh_egress().await;
         }
     }
 
@@ -303,10 +312,7 @@ impl App {
         };
         let account = match outlet {
             Some((egress, outlet)) if outlet.lease == lease.id => egress.account(&outlet).await,
-            _ => {
-                let kept = self.store.bill(lease.id.to_string()).await?;
-                Account { bill: kept.map(|kept| kept.bill).unwrap_or_default(), minimal: None }
-            }
+            _ => self.kept_account(&lease).await?,
         };
         let record = lease.egress.record;
         Ok(EgressView { policy, said_by, record, bill: account.bill, minimal: account.minimal })

@@ -22,6 +22,7 @@ use tracing::{Instrument, Span, debug, info, warn};
 use super::execs::Afterwards;
 use super::live::{Leased, Warm};
 use super::{App, Caller};
+use crate::egress::Account;
 use crate::reconcile::keeper::{GRACE_SECONDS, POOLED_SECONDS};
 use crate::spans;
 
@@ -335,7 +336,7 @@ impl App {
             self.prolong_soon(&guest, id, wanted);
         }
         self.give(lease, id, gifts, is_new).await?;
-        self.open_egress(lease, id, &guest, sockets).await?;
+        self.open_egress(lease, id, &guest, sockets, Account::default()).await?;
         Ok(guest)
     }
 

@@ -31,6 +31,8 @@ struct Link {
     earlier: Account,
     /// Of this one, when it was asked last.
     latest: Account,
+    /// What the store has.
+    kept: Bill,
 }
 
 #[derive(Debug)]
@@ -161,6 +163,21 @@ impl Outlet {
         let mut all = link.earlier.clone();
         all.add(link.latest.clone());
         all
+    }
+
+    /// Whether the gateway was told just this; true where no gateway has the sandbox, as the next one is told anew.
+    pub(crate) async fn holds(&self, terms: &TermsText) -> bool {
+        self.link.lock().await.attached.as_ref().is_none_or(|attached| attached.told == *terms)
+    }
+
+    /// Whether the store does not have this yet. It is told once.
+    pub(crate) async fn is_news(&self, bill: &Bill) -> bool {
+        let mut link = self.link.lock().await;
+        let is_news = link.kept != *bill;
+        if is_news {
+            link.kept = bill.clone();
+        }
+        is_news
     }
 
     /// Whether anything was ever handed to a gateway.
