@@ -1,5 +1,8 @@
 //! What goes over a connection after the hello, and into the journal: shared by both ends.
 
+pub mod context;
+pub mod execute;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddrV4;

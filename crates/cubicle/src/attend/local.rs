@@ -112,6 +112,7 @@ impl Frames for Journal<'_> {
                 | Record::Place
                 | Record::Receipt
                 | Record::Amendment
+                | Record::Cell
                 | Record::Unknown(_) => continue,
             }));
         }

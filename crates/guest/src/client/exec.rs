@@ -8,6 +8,7 @@ use super::body::Body;
 use super::error::ClientError;
 use super::{Guest, PATIENCE, Repeat, json, request};
 use crate::journal::record::{self, Kind};
+use crate::wire::context::CellEvent;
 use crate::wire::{
     self, ExecList, ExecStatus, Exited, SignalName, SignalRequest, Start, Started, StreamBytes, Truncated,
 };
@@ -36,6 +37,7 @@ pub enum Event<'a> {
     Eof(StreamBytes),
     Truncated(Truncated),
     Lost(StreamBytes),
+    Cell(CellEvent),
     /// About the sandbox, not an exec.
     Other,
 }
@@ -50,6 +52,7 @@ impl<'a> Frame<'a> {
             Kind::Eof => Event::Eof(json(self.bytes)?),
             Kind::Truncated => Event::Truncated(json(self.bytes)?),
             Kind::Lost => Event::Lost(json(self.bytes)?),
+            Kind::Cell => Event::Cell(json(self.bytes)?),
             Kind::Place | Kind::Receipt | Kind::Amendment | Kind::Unknown(_) => Event::Other,
         })
     }
@@ -342,7 +345,7 @@ impl Gathering {
                 self.stdout_truncated |= lost.stdout > 0;
                 self.stderr_truncated |= lost.stderr > 0;
             }
-            Kind::Place | Kind::Receipt | Kind::Amendment | Kind::Unknown(_) => {}
+            Kind::Place | Kind::Receipt | Kind::Amendment | Kind::Cell | Kind::Unknown(_) => {}
         }
         Ok(())
     }

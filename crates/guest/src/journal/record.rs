@@ -38,6 +38,8 @@ pub enum Kind {
     Truncated,
     /// Output that could not be written: `wire::StreamBytes`.
     Lost,
+    /// What a context tells beside what it prints: `wire::context::CellEvent`.
+    Cell,
     Unknown(u8),
 }
 
@@ -54,6 +56,7 @@ impl Kind {
             8 => Self::Truncated,
             9 => Self::Lost,
             10 => Self::Amendment,
+            11 => Self::Cell,
             other => Self::Unknown(other),
         }
     }
@@ -70,6 +73,7 @@ impl Kind {
             Self::Truncated => 8,
             Self::Lost => 9,
             Self::Amendment => 10,
+            Self::Cell => 11,
             Self::Unknown(byte) => byte,
         }
     }
@@ -86,6 +90,7 @@ impl Kind {
             Self::Truncated => "truncated",
             Self::Lost => "lost",
             Self::Amendment => "amendment",
+            Self::Cell => "cell",
             Self::Unknown(_) => "unknown",
         }
     }
