@@ -21,6 +21,7 @@ pub mod placement;
 pub mod pool;
 pub mod principal;
 pub mod receipt;
+pub mod route;
 pub mod sandbox;
 pub mod secret;
 pub mod template;

@@ -78,6 +78,7 @@ async fn pairs(store: Store, context: Context, until: Instant) -> Outcome<Vec<Du
             egress: Default::default(),
             may_wait: false,
             must_be_new: false,
+            preferred: Vec::new(),
             binding: serde_json::Value::Null,
             room: Room { sandboxes: 1000, longest_queue: 0, kept: BTreeMap::new() },
         };

@@ -37,6 +37,8 @@ pub struct Acquire {
     pub may_wait: bool,
     /// A ready sandbox cannot be given what is asked for.
     pub must_be_new: bool,
+    /// Ready sandboxes that are tried before any other, in this order.
+    pub preferred: Vec<SandboxId>,
     /// What the sandbox is given before it is handed out; null where that is nothing. Kept until `prepared`.
     pub binding: Json,
     pub egress: LeaseEgress,
@@ -236,7 +238,10 @@ fn acquire(sql: &mut dyn Sql, context: &Context, ask: &Acquire) -> Result<Acquir
     locks::node(sql, context.node)?;
     let candidate = match ask.must_be_new {
         true => None,
-        false => sandboxes::ready_for(sql, context.node, &ask.target, &ask.tenant, &ask.user)?,
+        false => {
+            let wanted = sandboxes::Wanted { target: &ask.target, tenant: &ask.tenant, user: &ask.user };
+            sandboxes::ready_for(sql, context.node, wanted, &ask.preferred)?
+        }
     };
     let waiting = queue::length(sql, context.node)?;
     let mut situation = Situation {

@@ -159,7 +159,8 @@ fn place(
     lease: &Lease,
     target: &Target,
 ) -> Result<Option<(Sandbox, Option<SandboxId>)>, Fault> {
-    if let Some(ready) = sandboxes::ready_for(sql, context.node, target, &lease.tenant, &lease.user)? {
+    let wanted = sandboxes::Wanted { target, tenant: &lease.tenant, user: &lease.user };
+    if let Some(ready) = sandboxes::ready_for(sql, context.node, wanted, &[])? {
         let sandbox = sandboxes::take(sql, ready, &lease.tenant, &lease.user, lease.id)?;
         return Ok(Some((sandbox, None)));
     }

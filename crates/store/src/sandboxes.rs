@@ -205,20 +205,37 @@ pub(crate) fn sandbox(sql: &mut dyn Sql, id: SandboxId) -> Result<Option<Sandbox
 }
 
 /// A ready sandbox that a user may have: one that was kept for it, or a fresh one of the pool.
+/// Which ready sandboxes will do, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) tenant: &'a Name,
+    pub(crate) user: &'a UserName,
+}
+
+/// The first of the preferred ones that is still free, or any.
 pub(crate) fn ready_for(
     sql: &mut dyn Sql,
     node: NodeId,
-    target: &Target,
-    tenant: &Name,
-    user: &UserName,
+    wanted: Wanted<'_>,
+    preferred: &[SandboxId],
 ) -> Result<Option<SandboxId>, Fault> {
-    let statement = format!(
-        "SELECT id FROM sandboxes WHERE node = ?1 AND state = 'idle' AND template = ?2 AND template_version = ?3 \
-         AND (tenant IS NULL OR (tenant = ?4 AND (user_name IS NULL OR user_name = ?5))) \
-         ORDER BY CASE WHEN tenant IS NULL THEN 1 ELSE 0 END, ready_at LIMIT 1{}",
-        sql.and_lock_free_ones()
+    const FITS: &str = "node = ?1 AND state = 'idle' AND template = ?2 AND template_version = ?3 \
+         AND (tenant IS NULL OR (tenant = ?4 AND (user_name IS NULL OR user_name = ?5)))";
+    let Wanted { target, tenant, user } = wanted;
+    let lock = sql.and_lock_free_ones();
+    let one = format!("SELECT id FROM sandboxes WHERE {FITS} AND id = ?6{lock}");
+    for id in preferred {
+        let values = values![node, &target.template, target.version, tenant, user, *id];
+        if let Some(mut row) = sql.row(&one, values)? {
+            return row.parsed().map(Some);
+        }
+    }
+    let any = format!(
+        "SELECT id FROM sandboxes WHERE {FITS} \
+         ORDER BY CASE WHEN tenant IS NULL THEN 1 ELSE 0 END, ready_at LIMIT 1{lock}"
     );
-    let row = sql.row(&statement, values![node, &target.template, target.version, tenant, user])?;
+    let row = sql.row(&any, values![node, &target.template, target.version, tenant, user])?;
     row.map(|mut row| row.parsed()).transpose()
 }
 

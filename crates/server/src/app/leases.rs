@@ -45,6 +45,8 @@ pub(crate) struct LeaseRequest {
     pub(crate) egress: LeaseEgress,
     pub(crate) may_wait: bool,
     pub(crate) one_shot: bool,
+    /// Ready sandboxes that are tried before any other.
+    pub(crate) preferred: Vec<SandboxId>,
 }
 
 /// What a sandbox is given for its user.
@@ -285,6 +287,7 @@ impl App {
             one_shot: asked.one_shot,
             may_wait: asked.may_wait,
             must_be_new: asked.gifts.need_a_new_sandbox(),
+            preferred: asked.preferred.clone(),
             binding,
             egress: asked.egress.clone(),
             room: self.room(),

@@ -113,6 +113,7 @@ pub(super) async fn one_shot(
         egress: super::leases::egress(asked.egress),
         may_wait: false,
         one_shot: true,
+        preferred: Vec::new(),
     };
     let request = ExecRequest {
         spec: ExecSpec {

@@ -48,6 +48,7 @@ pub(super) async fn create(
         egress: egress(asked.egress),
         may_wait: asked.queue,
         one_shot: false,
+        preferred: Vec::new(),
     };
     let before = app.now();
     let obtained = app.acquire(&caller, asked).await?;

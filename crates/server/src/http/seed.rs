@@ -33,6 +33,7 @@ pub(super) async fn acquire(
         egress: LeaseEgress::default(),
         may_wait: false,
         one_shot: false,
+        preferred: Vec::new(),
     };
     let lease = app.acquire(&caller, asked).await?.lease;
     let sandbox = lease.sandbox.ok_or_else(|| Fault::new(Kind::Conflict, "the lease has ended"))?;

@@ -34,6 +34,27 @@ pub(crate) async fn a_ready_sandbox_goes_before_a_new_one(world: World) {
     assert_eq!(world.store.count_leases(world.node).await.unwrap(), (3, 0));
 }
 
+pub(crate) async fn a_preferred_sandbox_goes_before_any_other_while_it_is_free(world: World) {
+    let ready = world.idle("default", 3).await;
+    let others = world.idle("other", 1).await;
+    let (first, last) = (ready[0].id, ready[2].id);
+    let preferring = |preferred: Vec<SandboxId>| Acquire { preferred, ..world.ask("acme") };
+    let unknown = SandboxId::from_random(bits());
+    let (_, sandbox) = world.granted(preferring(vec![unknown, others[0].id, last])).await;
+    assert_eq!(sandbox.id, last, "neither one that is not there nor one of another template is taken");
+    let (_, sandbox) = world.granted(preferring(vec![last])).await;
+    assert_eq!(sandbox.id, first, "one that somebody has is not taken, and any other will do");
+    // Kept for somebody, it is for nobody else.
+    let (lease, kept) = world.leased(preferring(vec![ready[1].id])).await;
+    let after = cubicle_store::AfterLease::KeepForTenant;
+    let because = cubicle_model::lease::LeaseEnd::Released;
+    world.store.end_lease(world.context(), lease.id, because, after).await.unwrap();
+    world.tenant("globex", cubicle_model::Quota::default(), 1).await;
+    let theirs = Acquire { preferred: vec![kept.id], ..world.ask("globex") };
+    let (_, sandbox) = world.granted(theirs).await;
+    assert_ne!(sandbox.id, kept.id);
+}
+
 pub(crate) async fn the_same_request_from_a_hundred_tasks_gives_one_lease(world: World) {
     world.idle("default", 5).await;
     let second = world.same_node_again().await;

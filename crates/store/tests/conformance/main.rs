@@ -51,6 +51,7 @@ suite! {
         a_template_is_changed_only_by_whoever_saw_it_last;
     acquiring:
         a_ready_sandbox_goes_before_a_new_one
+        a_preferred_sandbox_goes_before_any_other_while_it_is_free
         the_same_request_from_a_hundred_tasks_gives_one_lease
         a_request_that_changed_its_mind_is_refused
         a_request_of_another_user_is_another_request

@@ -232,6 +232,7 @@ impl World {
             egress: Default::default(),
             may_wait: false,
             must_be_new: false,
+            preferred: Vec::new(),
             binding: json!({ "env": { "A": "b" } }),
             room: room(10),
         }
