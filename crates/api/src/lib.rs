@@ -4,10 +4,12 @@ mod admin;
 mod artifact;
 #[cfg(feature = "client")]
 pub mod client;
+mod context;
 mod egress;
 mod error;
 mod event;
 mod exec;
+mod execute;
 mod file;
 mod lease;
 mod page;
@@ -22,11 +24,18 @@ pub use admin::{
     ReplaceTenant, ShownToken, Tenant, WhoAmI,
 };
 pub use artifact::{Artifact, SignedUrl};
+pub use context::{
+    CellError, CellFrame, CellOutput, CellResult, Context, Contexts, CreateContext, ExecuteCell,
+};
 pub use egress::{Bill, BillLine, Bundle, Denial, Egress, Explain, Explanation, GivenSecrets, LeaseEgress};
 pub use error::{Error, ErrorBody};
 pub use event::Event;
 pub use exec::{
     BytesText, CreateExec, CreateOneShot, Encoding, Exec, ExecState, OutputFrame, Resize, Result, Signal,
+};
+pub use execute::{
+    CacheUse, CreateEnvironment, Environment, EnvironmentUsed, Environments, Execute, ExecutePlace,
+    ExecuteStatus, Executed, FileReference, SandboxHealth,
 };
 pub use file::{Entry, EntryKind, Listing, Move, Unpacked};
 pub use lease::{CreateLease, Lease, NewFile, QueuePlace};

@@ -115,6 +115,9 @@ pub(crate) struct Recipe {
     env: BTreeMap<String, String>,
     reuse: Reuse,
     pool: Pool,
+    /// The commands of further languages, with `{file}` where the code's file goes.
+    #[schema(example = json!({"ruby": ["ruby", "{file}"]}))]
+    languages: BTreeMap<String, Vec<String>>,
     /// A policy, see the guide on egress; absent takes what the operator says for a template of this name.
     #[schema(example = "allow @python\nallow https://api.example.org")]
     egress: Option<String>,

@@ -1,6 +1,7 @@
 //! `cubicle bench`: measurements against starting a process directly, and against the peers that are installed.
 
 mod baseline;
+mod code;
 mod crowd;
 mod cycles;
 pub(crate) mod egress;
@@ -53,7 +54,7 @@ const OWN_IDS: [&str; 8] = [
 ];
 
 fn known_ids() -> impl Iterator<Item = &'static str> {
-    OWN_IDS.into_iter().chain(served::IDS).chain(egress::IDS)
+    OWN_IDS.into_iter().chain(served::IDS).chain(egress::IDS).chain(code::IDS)
 }
 
 /// How much is measured.
@@ -64,6 +65,7 @@ struct Effort {
     journals: usize,
     served: served::Effort,
     egress: egress::Effort,
+    code: code::Effort,
 }
 
 /// Thousands of sandboxes that end at once can lock up the kernel.
@@ -76,6 +78,7 @@ const FULL: Effort = Effort {
     journals: 15,
     served: served::FULL,
     egress: egress::FULL,
+    code: code::FULL,
 };
 
 const QUICK: Effort = Effort {
@@ -85,6 +88,7 @@ const QUICK: Effort = Effort {
     journals: 4,
     served: served::QUICK,
     egress: egress::QUICK,
+    code: code::QUICK,
 };
 
 pub(crate) async fn bench(args: &Bench, context: &Context) -> Result<Ending, Fault> {
@@ -172,6 +176,9 @@ async fn measure(
     if any(&egress::IDS) {
         rows.extend(egress::measure(ids, &effort.egress, environment, &scratch, &progress).await);
     }
+    if any(&code::IDS) {
+        rows.extend(code::measure(place, ids, &effort.code, environment, &scratch, &progress).await?);
+    }
     rows.sort_by_key(|row| known_ids().position(|id| id == row.id).unwrap_or(usize::MAX));
     machine.look_again();
     Ok((rows, machine))
@@ -236,7 +243,7 @@ mod tests {
     #[test]
     fn an_unknown_measurement_is_refused_with_the_known_ones() {
         assert_eq!(wanted(&["destroy".into()]).unwrap(), ["destroy"]);
-        assert_eq!(wanted(&[]).unwrap().len(), OWN_IDS.len() + served::IDS.len() + egress::IDS.len());
+        assert_eq!(wanted(&[]).unwrap().len(), known_ids().count());
         assert!(wanted(&["speed".into()]).unwrap_err().way_out().unwrap().contains("exec.warm"));
     }
 }

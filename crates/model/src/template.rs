@@ -62,6 +62,8 @@ pub struct Recipe {
     pub env: BTreeMap<String, String>,
     pub reuse: Reuse,
     pub pool: PoolSpec,
+    /// Languages beside those that every sandbox knows: the command of each, with `{file}` where the code's file goes.
+    pub languages: BTreeMap<String, Vec<String>>,
     /// What its sandboxes may reach. Absent takes what the operator says for a template of this name.
     pub egress: Option<Policy>,
 }
@@ -76,6 +78,7 @@ impl Default for Recipe {
             env: BTreeMap::new(),
             reuse: Reuse::Never,
             pool: PoolSpec::default(),
+            languages: BTreeMap::new(),
             egress: None,
         }
     }
@@ -107,6 +110,8 @@ pub enum BadRecipe {
     Pool { size: u32, min_idle: u32, ceiling: u32 },
     #[error("'{0}' cannot be the name of a variable")]
     Variable(String),
+    #[error("the language '{0}' needs a command with '{{file}}' where the code's file goes")]
+    Language(String),
     #[error("the root filesystem '{0}' is not an absolute path")]
     Root(String),
 }
@@ -121,6 +126,13 @@ impl Recipe {
         }
         if let Some(name) = self.env.keys().find(|name| !is_variable_name(name)) {
             return Err(BadRecipe::Variable(name.clone()));
+        }
+        let is_language = |(name, command): &(&String, &Vec<String>)| {
+            let good_name = (1..=64).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
+            good_name && !command[..].is_empty() && command.iter().any(|part| part.contains("{file}"))
+        };
+        if let Some((name, _)) = self.languages.iter().find(|language| !is_language(language)) {
+            return Err(BadRecipe::Language(name.clone()));
         }
         match &self.root {
             Root::Directory(path) if !path.is_absolute() => Err(BadRecipe::Root(path.display().to_string())),
@@ -188,6 +200,9 @@ mod tests {
             (r#"{"trust": "low", "isolation": "namespaces"}"#, "too weak"),
             (r#"{"pool": {"size": 1, "min_idle": 2, "ceiling": 8}}"#, "min_idle is at most size"),
             (r#"{"env": {"A=B": "1"}}"#, "name of a variable"),
+            (r#"{"languages": {"ruby": []}}"#, "where the code's file goes"),
+            (r#"{"languages": {"ruby": ["ruby"]}}"#, "where the code's file goes"),
+            (r#"{"languages": {"": ["ruby", "{file}"]}}"#, "where the code's file goes"),
             (r#"{"root": {"directory": "rel"}}"#, "absolute"),
         ];
         for (json, expected) in table {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cubicle_backend::JournalBytes;
+use cubicle_guest::client::Body;
 use cubicle_model::{Fault, Kind, hexadecimal};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -64,16 +65,48 @@ impl Blobs {
     }
 
     async fn keep_long(&self, location: &str, from: JournalBytes) -> Result<Written, Fault> {
-        let (pieces, mut received) = mpsc::channel::<std::io::Result<Bytes>>(4);
+        let (pieces, received) = mpsc::channel::<std::io::Result<Bytes>>(4);
         let reading = tokio::task::spawn_blocking(move || read_pieces(from, &pieces));
+        let written = self.keep_pieces(location, received).await?;
+        reading
+            .await
+            .map_err(|error| Fault::new(Kind::Internal, "reading a journal panicked").because(error))?;
+        Ok(written)
+    }
+
+    /// Keeps a file of a sandbox. Nothing is at the location until all of it is.
+    pub(crate) async fn keep_body(&self, location: &str, mut body: Body) -> Result<Written, Fault> {
+        let (pieces, received) = mpsc::channel::<std::io::Result<Bytes>>(4);
+        let reading = async move {
+            loop {
+                let piece = match body.next().await {
+                    Ok(Some(piece)) => Ok(Bytes::copy_from_slice(piece)),
+                    Ok(None) => return,
+                    Err(error) => Err(std::io::Error::other(error)),
+                };
+                let is_last = piece.is_err();
+                if pieces.send(piece).await.is_err() || is_last {
+                    return;
+                }
+            }
+        };
+        tokio::join!(self.keep_pieces(location, received), reading).0
+    }
+
+    async fn keep_pieces(
+        &self,
+        location: &str,
+        mut received: mpsc::Receiver<std::io::Result<Bytes>>,
+    ) -> Result<Written, Fault> {
         let mut hasher = Sha256::new();
         let mut size = 0;
         let mut first = Vec::new();
         let at = Location::from(location);
         let mut upload: Option<WriteMultipart> = None;
         while let Some(piece) = received.recv().await {
-            let piece = piece
-                .map_err(|error| Fault::new(Kind::Internal, "a journal cannot be read").because(error))?;
+            let piece = piece.map_err(|error| {
+                Fault::new(Kind::Internal, "what is to be kept cannot be read").because(error)
+            })?;
             hasher.update(&piece);
             size += piece.len() as u64;
             match &mut upload {
@@ -87,9 +120,6 @@ impl Blobs {
                 }
             }
         }
-        reading
-            .await
-            .map_err(|error| Fault::new(Kind::Internal, "reading a journal panicked").because(error))?;
         match upload {
             Some(upload) => upload.finish().await.map_err(fault)?,
             None => self.store.put(&at, Bytes::from(first).into()).await.map_err(fault)?,

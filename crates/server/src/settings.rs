@@ -1,7 +1,11 @@
 //! What a server is told by whoever starts it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use cubicle_envs::Environments;
 
 use crate::auth::tokens::TokenSettings;
 use crate::egress::EgressSettings;
@@ -44,6 +48,20 @@ pub struct Settings {
     pub span_counts: Option<SpanCounts>,
     /// The way out of sandboxes; absent means that they have no network.
     pub egress: Option<EgressSettings>,
+    pub code: CodeSettings,
     /// How long a stopping server waits for requests under way.
     pub drain: Duration,
+}
+
+/// What code runs in.
+#[derive(Debug, Clone, Default)]
+pub struct CodeSettings {
+    /// Templates by the tools that are asked for; `default` is for all others.
+    pub tool_templates: BTreeMap<String, String>,
+    /// Whether interpreters wait in sandboxes before there is code for them.
+    pub warm_interpreters: bool,
+    /// Python environments, where they can be made.
+    pub environments: Option<Arc<Environments>>,
+    /// Otherwise what helps.
+    pub no_environments: Option<String>,
 }

@@ -8,10 +8,13 @@ mod bad_input;
 #[allow(dead_code, reason = "other suites use more of it")]
 mod client;
 mod clock;
+mod code;
 mod collector;
+mod contexts;
 mod databases;
 mod disk;
 mod egress;
+mod environments;
 mod execs;
 mod files;
 mod issuer;

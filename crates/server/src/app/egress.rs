@@ -195,6 +195,20 @@ impl App {
         Ok((policy.clone(), said_by))
     }
 
+    /// What would hold for a lease, where there is a gateway at all.
+    pub(super) async fn policy_for(
+        &self,
+        tenant: &Name,
+        template: &cubicle_model::TemplateRef,
+        said: &LeaseEgress,
+    ) -> Result<Option<Policy>, Fault> {
+        if self.egress.is_none() {
+            return Ok(None);
+        }
+        let usual = self.template_policy(tenant, template).await?;
+        Ok(Some(said.in_force(&usual).0.clone()))
+    }
+
     async fn template_policy(
         &self,
         tenant: &Name,

@@ -8,13 +8,14 @@ use cubicle_guest::wire::SignalName;
 use cubicle_model::egress::{Bill, Policy};
 use cubicle_model::lease::LeaseEnd;
 use cubicle_model::{
-    Command, ExecId, ExecSpec, Exit, Fault, Kind, Lease, LeaseId, SandboxId, Scope, TtySize,
+    Command, ExecId, ExecSpec, Exit, Fault, Kind, Lease, LeaseId, Reuse, SandboxId, Scope, TtySize,
 };
 use cubicle_store::{AfterLease, Begun, Context, Ended, Exec, ExecFilter, Finished, Page, Planned};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{Instrument, Span, debug, info, warn};
 
+use super::code::{Code, ContextStart, Made};
 use super::leases::{Granted, LeaseRequest, fingerprint};
 use super::live::Leased;
 use super::{App, Caller};
@@ -31,10 +32,22 @@ const LONGEST_TIMEOUT: f64 = 7.0 * 24.0 * 3600.0;
 #[derive(Debug, Clone)]
 pub(crate) struct ExecRequest {
     pub(crate) spec: ExecSpec,
+    pub(crate) program: Program,
     /// What the sandbox may reach while it runs.
     pub(crate) policy: Option<Policy>,
     pub(crate) background: bool,
     pub(crate) output_limit: usize,
+}
+
+/// How an exec comes to its processes.
+#[derive(Debug, Clone)]
+pub(crate) enum Program {
+    /// Its command is started.
+    Command,
+    /// Its sandbox runs code; the command is only what people are told.
+    Code(Box<Code>),
+    /// Its process is an interpreter that keeps its state.
+    Context(Box<ContextStart>),
 }
 
 /// The same with everything that was left to the server.
@@ -42,6 +55,7 @@ pub(crate) struct ExecRequest {
 struct Settled {
     id: ExecId,
     spec: ExecSpec,
+    program: Program,
     policy: Option<Policy>,
     background: bool,
     output_limit: usize,
@@ -50,9 +64,15 @@ struct Settled {
 
 impl Settled {
     fn fingerprint(&self) -> String {
-        match &self.policy {
-            None => fingerprint(&self.spec),
-            Some(policy) => fingerprint(&(&self.spec, policy)),
+        let said = match &self.program {
+            Program::Command => None,
+            Program::Code(code) => Some(code.said()),
+            Program::Context(start) => Some(start.said()),
+        };
+        match (&self.policy, said) {
+            (None, None) => fingerprint(&self.spec),
+            (Some(policy), None) => fingerprint(&(&self.spec, policy)),
+            (policy, Some(said)) => fingerprint(&(&self.spec, policy, said)),
         }
     }
 
@@ -83,11 +103,13 @@ pub(crate) struct Told {
     pub(crate) egress: Option<Bill>,
     /// How many places of its output were masked.
     pub(crate) redacted: u64,
+    /// The files that code made.
+    pub(crate) made: Option<Made>,
 }
 
 impl Told {
     fn new(exec: Exec, output: Option<Outcome>, egress: Option<Bill>) -> Self {
-        Self { exec, output, egress, redacted: 0 }
+        Self { exec, output, egress, redacted: 0, made: None }
     }
 
     /// As its caller may see it.
@@ -129,12 +151,13 @@ impl App {
         self: &Arc<Self>,
         caller: &Caller,
         lease: LeaseRequest,
+        reuse: Reuse,
         asked: ExecRequest,
     ) -> Result<Told, Fault> {
         let asked = self.settled(caller, asked).await?;
         let limit = asked.output_limit;
         let (app, caller) = (Arc::clone(self), caller.clone());
-        let told = self.to_its_end(async move { app.run_once(&caller, lease, asked).await }).await?;
+        let told = self.to_its_end(async move { app.run_once(&caller, lease, reuse, asked).await }).await?;
         self.as_shown(told, limit).await
     }
 
@@ -148,6 +171,7 @@ impl App {
         self: &Arc<Self>,
         caller: &Caller,
         lease: LeaseRequest,
+        reuse: Reuse,
         asked: Settled,
     ) -> Result<Told, Fault> {
         let since = Instant::now();
@@ -155,7 +179,10 @@ impl App {
         for number in 2..=MOST_ATTEMPTS {
             match self.acquire_row(caller, attempt, Some(asked.planned())).await? {
                 Granted::Ready { lease, leased, noted } => {
-                    let afterwards = Afterwards::Release { lease: lease.id, since };
+                    let afterwards = match reuse {
+                        Reuse::Never => Afterwards::Release { lease: lease.id, since },
+                        Reuse::SameUser | Reuse::EnvCache => Afterwards::GiveBack { lease: lease.id, since },
+                    };
                     let started = match (noted, leased.guest().await) {
                         (Some(exec), Ok(guest)) => self.run(guest, exec, asked, afterwards).await,
                         (Some(exec), Err(fault)) => {
@@ -191,7 +218,7 @@ impl App {
     /// What was asked for, checked, with everything that was left to the server.
     async fn settled(&self, caller: &Caller, asked: ExecRequest) -> Result<Settled, Fault> {
         let masks = self.masks(caller.tenant()).await?;
-        let ExecRequest { mut spec, policy, background, output_limit } = asked;
+        let ExecRequest { mut spec, mut program, policy, background, output_limit } = asked;
         check(&spec)?;
         self.check_policy(policy.as_ref())?;
         let id = spec.exec_id.unwrap_or_else(|| ExecId::from_random(self.surroundings.bits()));
@@ -199,7 +226,12 @@ impl App {
         if spec.timeout_seconds.is_none() {
             spec.timeout_seconds = self.settings.exec_timeout_seconds;
         }
-        Ok(Settled { id, spec, policy, background, output_limit, masks })
+        match &mut program {
+            Program::Command => {}
+            Program::Code(code) => code.settle(&spec),
+            Program::Context(start) => start.asked.exec_id = Some(id),
+        }
+        Ok(Settled { id, spec, program, policy, background, output_limit, masks })
     }
 
     async fn start_exec(
@@ -283,8 +315,9 @@ impl App {
             begun.await.unwrap_or_else(|_| Err(Fault::new(Kind::Internal, "an exec was lost")))?;
             return Ok(Told::new(exec, None, None));
         }
-        let Carried { ended, output, egress } = carry_out.await?;
-        Ok(Told::new(Exec { ended: Some(ended), ..exec }, output, egress))
+        let Carried { ended, output, egress, made } = carry_out.await?;
+        let told = Told::new(Exec { ended: Some(ended), ..exec }, output, egress);
+        Ok(Told { made, ..told })
     }
 
     /// Starts an exec and follows it to its end.
@@ -338,17 +371,22 @@ impl App {
                 (self.unknown_end(), None)
             }
         };
-        if let Afterwards::Release { since, .. } = afterwards {
+        if let Afterwards::Release { since, .. } | Afterwards::GiveBack { since, .. } = afterwards {
             self.metrics.run_ended(template.as_ref(), since.elapsed());
         }
         spans::exited(&Span::current(), ended.exit);
         self.step("exec_ended");
         let egress = self.egress_since(&exec, &mark).await;
+        let made = match &asked.program {
+            // While its sandbox is there.
+            Program::Code(_) => Some(self.made_by(&guest, &exec, afterwards.lease().is_some()).await),
+            Program::Command | Program::Context(_) => None,
+        };
         if has_policy {
             self.end_policy(exec.lease, exec.id).await;
         }
         self.has_ended(&exec, ended, afterwards);
-        Ok(Carried { ended, output: outcome, egress })
+        Ok(Carried { ended, output: outcome, egress, made })
     }
 
     /// Starts an exec under its policy. A failure says whether it is certain that nothing runs.
@@ -362,7 +400,23 @@ impl App {
             let begun = self.begin_policy(exec.lease, exec.id, policy.clone()).await;
             begun.map_err(|fault| (fault, true))?;
         }
-        guest.exec(&asked.spec).await.map_err(|error| {
+        let begun = match &asked.program {
+            Program::Command => guest.exec(&asked.spec).await,
+            Program::Code(code) => {
+                let attached = self.attach(guest, exec.sandbox, code.environment.as_ref()).await;
+                attached.map_err(|fault| (fault, true))?;
+                guest.execute(&code.execute).await
+            }
+            Program::Context(start) => {
+                let attached = self.attach(guest, exec.sandbox, start.environment.as_ref()).await;
+                attached.map_err(|fault| (fault, true))?;
+                match guest.create_context(&start.asked).await {
+                    Ok(_) => guest.attach(exec.id, 0).await,
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        begun.map_err(|error| {
             let refused = matches!(error, ClientError::Refused { .. } | ClientError::Invalid(_));
             (Fault::from(error), refused)
         })
@@ -372,6 +426,10 @@ impl App {
         let lease = match afterwards {
             Afterwards::Nothing => None,
             Afterwards::Release { lease, .. } => Some(lease),
+            Afterwards::GiveBack { lease, .. } => {
+                self.give_back_soon(lease);
+                None
+            }
         };
         let finished = Finished { exec: exec.id, tenant: exec.tenant.clone(), ended, lease };
         self.tidings.has_ended(finished, spans::settle());
@@ -392,7 +450,7 @@ impl App {
                 }
                 None => app.follow_again(&exec).await,
             }
-            if let Afterwards::Release { lease, .. } = afterwards {
+            if let Some(lease) = afterwards.lease() {
                 app.release_one_shot(lease).await;
             }
         };
@@ -434,6 +492,23 @@ impl App {
     fn release_soon(self: &Arc<Self>, lease: LeaseId) {
         let app = Arc::clone(self);
         self.tasks.spawn(async move { app.release_one_shot(lease).await }.instrument(spans::settle()));
+    }
+
+    /// The sandbox may be kept, as its template says.
+    fn give_back_soon(self: &Arc<Self>, lease: LeaseId) {
+        let app = Arc::clone(self);
+        let give_back = async move {
+            let after = match app.insist(|| app.store.lease(lease)).await {
+                Ok(Some(lease)) => app.after(&lease).await,
+                // Its time to live ends it all the same.
+                Ok(None) | Err(_) => return,
+            };
+            let end = || app.end(app.own_context(), lease, LeaseEnd::Released, after);
+            if let Err(fault) = app.insist(end).await {
+                warn!(%lease, error = %fault, "a lease cannot be given back");
+            }
+        };
+        self.tasks.spawn(give_back.instrument(spans::settle()));
     }
 
     async fn release_one_shot(self: &Arc<Self>, lease: LeaseId) {
@@ -612,6 +687,7 @@ struct Carried {
     ended: Ended,
     output: Option<Outcome>,
     egress: Option<Bill>,
+    made: Option<Made>,
 }
 
 /// What is to be done when an exec has ended.
@@ -623,6 +699,20 @@ pub(super) enum Afterwards {
         lease: LeaseId,
         since: Instant,
     },
+    /// The same of one whose sandbox may be kept.
+    GiveBack {
+        lease: LeaseId,
+        since: Instant,
+    },
+}
+
+impl Afterwards {
+    fn lease(self) -> Option<LeaseId> {
+        match self {
+            Self::Nothing => None,
+            Self::Release { lease, .. } | Self::GiveBack { lease, .. } => Some(lease),
+        }
+    }
 }
 
 fn check(spec: &ExecSpec) -> Result<(), Fault> {

@@ -329,9 +329,9 @@ impl App {
         if is_new {
             self.bring_up(&sandbox, &target, wanted).await?;
         }
-        let Warm { guest, sockets } = match self.live.take_warm(id) {
-            Some(warm) => warm,
-            None => Warm { guest: self.guest(id).await?, sockets: None },
+        let (guest, sockets) = match self.live.take_warm(id) {
+            Some(Warm { guest, sockets, .. }) => (guest, sockets),
+            None => (self.guest(id).await?, None),
         };
         // A sandbox of the future is of a host whose clock was set; how long it lives is not known then.
         let remaining = u64::try_from(age).map_or(0, |age| POOLED_SECONDS.saturating_sub(age));
@@ -399,6 +399,7 @@ impl App {
             let guest = self.guest(sandbox).await?;
             guest.set_deadline(self.time_left(lease)).await?;
             self.take_over_egress(lease, sandbox, &guest).await?;
+            self.learn_attached(&guest, sandbox).await?;
             Ok(guest)
         }
         .await;
@@ -515,7 +516,7 @@ impl App {
     }
 
     /// What becomes of the sandbox of a lease that is given back.
-    async fn after(&self, lease: &Lease) -> AfterLease {
+    pub(super) async fn after(&self, lease: &Lease) -> AfterLease {
         let template = self.find_template(&lease.tenant, lease.template.name.as_str()).await;
         let reuse = template.map_or(Reuse::Never, |template| template.recipe.reuse);
         let Some(sandbox) = lease.sandbox else { return AfterLease::Destroy };
@@ -559,7 +560,9 @@ impl App {
         match &ended.sandbox {
             Some(sandbox) if sandbox.state == SandboxState::Idle => {
                 if let Some(guest) = leased.and_then(|leased| leased.last_guest()) {
-                    self.live.keep_warm(id, Warm { guest, sockets });
+                    let kept_for = sandbox.tenant.clone().map(|tenant| (tenant, sandbox.user.clone()));
+                    let template = sandbox.template.clone();
+                    self.live.keep_warm(id, Warm { template, kept_for, guest, sockets });
                 }
             }
             _ => self.advance_soon(id),

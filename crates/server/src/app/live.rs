@@ -1,15 +1,17 @@
 //! The sandboxes of this node that somebody has, and the ready ones of the pool: what a request needs to know without
 //! asking the store.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cubicle_guest::client::Guest;
+use cubicle_model::route::{Candidate, Standing};
 use cubicle_model::{Fault, Kind, Lease, LeaseId, Name, SandboxId, TemplateRef, UserName};
 use cubicle_store::Owner;
 use tokio::sync::watch;
 
+use super::code::attached::Attached;
 use crate::egress::Sockets;
 
 /// Until a sandbox that is being made is ready.
@@ -20,11 +22,16 @@ pub(crate) struct Live {
     leased: Mutex<HashMap<SandboxId, Arc<Leased>>>,
     /// Ready sandboxes that nobody has yet.
     warm: Mutex<HashMap<SandboxId, Warm>>,
+    /// Of both.
+    attached: Mutex<HashMap<SandboxId, Arc<Attached>>>,
 }
 
 /// What whoever gets a ready sandbox does not have to wait for.
 #[derive(Debug)]
 pub(crate) struct Warm {
+    pub(crate) template: TemplateRef,
+    /// Whom it is kept for; nobody in particular in the pool.
+    pub(crate) kept_for: Option<(Name, Option<UserName>)>,
     pub(crate) guest: Guest,
     /// Its sockets for egress.
     pub(crate) sockets: Option<Sockets>,
@@ -135,6 +142,53 @@ impl Live {
         let leased = self.leased().remove(&id)?;
         leased.phase.send_replace(Phase::Over);
         Some(leased)
+    }
+
+    /// What a sandbox has attached.
+    pub(crate) fn attached(&self, id: SandboxId) -> Arc<Attached> {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(attached.entry(id).or_default())
+    }
+
+    /// Of every environment that is attached somewhere.
+    pub(crate) fn attached_keys(&self) -> BTreeSet<String> {
+        let attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.values().flat_map(|attached| attached.keys()).collect()
+    }
+
+    /// Nothing is left of it.
+    pub(crate) fn forget(&self, id: SandboxId) {
+        self.warm().remove(&id);
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Ready sandboxes as whoever looks for a fitting one sees them.
+    pub(crate) fn candidates(&self, tenant: &Name, user: &UserName) -> Vec<Candidate> {
+        let warm = self.warm();
+        let candidates = warm.iter().map(|(id, warm)| {
+            let attached = self.attached(*id);
+            let is_for_caller = warm.kept_for.as_ref().is_none_or(|(of, whose)| {
+                of == tenant && whose.as_ref().is_none_or(|whose| whose == user)
+            });
+            Candidate {
+                id: *id,
+                template: warm.template.clone(),
+                environments: attached.keys(),
+                interpreters: attached.interpreters(),
+                standing: if warm.kept_for.is_some() { Standing::Kept } else { Standing::Fresh },
+                is_for_caller,
+            }
+        });
+        candidates.collect()
+    }
+
+    /// Those of the pool, with what they have attached.
+    pub(crate) fn pooled(&self) -> Vec<(SandboxId, TemplateRef, Guest, Arc<Attached>)> {
+        let fresh = |(id, warm): (&SandboxId, &Warm)| {
+            let pooled = warm.kept_for.is_none();
+            pooled.then(|| (*id, warm.template.clone(), warm.guest.clone(), self.attached(*id)))
+        };
+        self.warm().iter().filter_map(fresh).collect()
     }
 
     pub(crate) fn keep_warm(&self, id: SandboxId, warm: Warm) {

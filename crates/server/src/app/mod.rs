@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod caller;
 pub(crate) mod census;
+pub(crate) mod code;
 pub(crate) mod egress;
 pub(crate) mod execs;
 pub(crate) mod files;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cubicle_backend::Backend;
+use cubicle_envs::Environments;
 use cubicle_guest::client::Guest;
 use cubicle_model::{ExecId, Fault, Kind, NodeId, SandboxId, Timestamp};
 use cubicle_store::{Actor, Context, Room, Store};
@@ -41,6 +43,7 @@ use crate::surroundings::Surroundings;
 
 pub(crate) use caller::Caller;
 use census::Census;
+use code::warming::Warming;
 use live::Live;
 use templates::Templates;
 use tidings::Tidings;
@@ -66,6 +69,9 @@ pub(crate) struct App {
     pub(crate) blobs: Blobs,
     /// The way out of sandboxes, where there is one.
     pub(crate) egress: Option<Arc<Egress>>,
+    /// Python environments, where they can be made.
+    pub(crate) environments: Option<Arc<Environments>>,
+    pub(crate) warming: Warming,
     pub(crate) metrics: Metrics,
     pub(crate) census: Census,
     pub(crate) keeper: Keeper,
@@ -114,6 +120,8 @@ impl App {
             allowances: Allowances::default(),
             blobs,
             egress,
+            environments: settings.code.environments.clone(),
+            warming: Warming::default(),
             metrics,
             census: Census::default(),
             keeper: Keeper::default(),

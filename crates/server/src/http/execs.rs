@@ -8,13 +8,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use cubicle_api as api;
-use cubicle_model::{ExecId, ExecSpec, Fault, Kind, SandboxId, Scope, Stdin, TtySize};
+use cubicle_model::{ExecId, ExecSpec, Fault, Kind, Reuse, SandboxId, Scope, Stdin, TtySize};
 use cubicle_store::Exec;
 
 use super::problem::Answer;
 use super::request::{Id, IdempotencyKey, Json, Paging, Query, Whole, paged};
 use super::stream;
-use crate::app::execs::{ExecRequest, LARGEST_OUTPUT, Told};
+use crate::app::execs::{ExecRequest, LARGEST_OUTPUT, Program, Told};
 use crate::app::leases::{LeaseRequest, fingerprint};
 use crate::app::{App, Caller};
 use crate::redaction::Masks;
@@ -73,6 +73,7 @@ pub(super) async fn create(
             timeout_seconds: asked.timeout_seconds,
             exec_id,
         },
+        program: Program::Command,
         policy: asked.policy,
         background: asked.background,
         output_limit: output_limit(asked.output_limit_bytes)?,
@@ -125,11 +126,12 @@ pub(super) async fn one_shot(
             timeout_seconds: asked.timeout_seconds,
             exec_id,
         },
+        program: Program::Command,
         policy: None,
         background: asked.background,
         output_limit: output_limit(asked.output_limit_bytes)?,
     };
-    let told = app.create_one_shot(&caller, lease, request).await?;
+    let told = app.create_one_shot(&caller, lease, Reuse::Never, request).await?;
     answer(&app, told).await
 }
 
@@ -260,7 +262,7 @@ pub(super) async fn end(
 }
 
 /// The id that was given, or one that follows from the idempotency key.
-fn exec_id(caller: &Caller, given: Option<&str>, key: Option<&str>) -> Result<Option<ExecId>, Fault> {
+pub(super) fn exec_id(caller: &Caller, given: Option<&str>, key: Option<&str>) -> Result<Option<ExecId>, Fault> {
     caller.must(Scope::Run)?;
     if let Some(given) = given {
         return given.parse().map(Some).map_err(|error| Fault::new(Kind::Invalid, format!("{error}")));
@@ -272,7 +274,7 @@ fn exec_id(caller: &Caller, given: Option<&str>, key: Option<&str>) -> Result<Op
     Ok(Some(ExecId::from_random(bits.to_be_bytes())))
 }
 
-fn output_limit(asked: Option<u32>) -> Result<usize, Fault> {
+pub(super) fn output_limit(asked: Option<u32>) -> Result<usize, Fault> {
     let limit = asked.unwrap_or(USUAL_OUTPUT) as usize;
     if limit > LARGEST_OUTPUT {
         return Err(Fault::new(
@@ -285,7 +287,7 @@ fn output_limit(asked: Option<u32>) -> Result<usize, Fault> {
 }
 
 async fn answer(app: &App, told: Told) -> Answer<(StatusCode, Reply<api::Exec>)> {
-    let Told { exec, output, egress, redacted } = told;
+    let Told { exec, output, egress, redacted, .. } = told;
     let masks = app.masks(&exec.tenant).await?;
     let status = if exec.ended.is_some() { StatusCode::OK } else { StatusCode::CREATED };
     let mut shown = show(exec, &masks);

@@ -1,10 +1,12 @@
 //! The edge: from HTTP to the use cases and back. Nothing here decides.
 
 mod admin;
+mod contexts;
 mod document;
 mod egress;
 mod elsewhere;
 mod execs;
+mod execute;
 mod files;
 mod gate;
 mod hand_on;
@@ -65,6 +67,18 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(execs::stdin))
         .routes(routes!(execs::signal))
         .routes(routes!(execs::resize))
+        .routes(routes!(execute::anywhere))
+        .routes(routes!(execute::in_sandbox))
+        .routes(routes!(execute::health))
+        .routes(routes!(execute::envs_of_sandbox, execute::create_env_in_sandbox))
+        .routes(routes!(execute::delete_env_in_sandbox))
+        .routes(routes!(execute::envs, execute::create_env))
+        .routes(routes!(execute::delete_env))
+        .routes(routes!(contexts::create, contexts::list))
+        .routes(routes!(contexts::get, contexts::delete))
+        .routes(routes!(contexts::interrupt))
+        .routes(routes!(contexts::restart))
+        .routes(routes!(contexts::execute))
         .routes(routes!(files::read, files::write, files::remove))
         .routes(routes!(files::list))
         .routes(routes!(files::stat))

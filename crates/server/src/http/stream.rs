@@ -46,14 +46,14 @@ pub(super) struct After {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     Sse,
     Lines,
     Plain,
 }
 
 impl Form {
-    fn asked(headers: &HeaderMap) -> Self {
+    pub(super) fn asked(headers: &HeaderMap) -> Self {
         let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if accept.contains("text/event-stream") {
             Self::Sse
@@ -122,7 +122,7 @@ pub(super) async fn output(app: &Arc<App>, exec: Exec, from: &From, headers: &He
     Ok(streamed(form, frames))
 }
 
-fn streamed(form: Form, body: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static) -> Response {
+pub(super) fn streamed(form: Form, body: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static) -> Response {
     let mut response = Response::new(Body::from_stream(body));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
     // Proxies that gather would make a stream of it that comes all at once.
@@ -130,7 +130,7 @@ fn streamed(form: Form, body: impl Stream<Item = std::io::Result<Bytes>> + Send 
     response
 }
 
-fn render(form: Form, shared: &SharedFrame, wanted: Option<RecordKind>) -> Bytes {
+pub(super) fn render(form: Form, shared: &SharedFrame, wanted: Option<RecordKind>) -> Bytes {
     let frame = &shared.frame;
     let is_output = frame.is_output();
     if is_output && wanted.is_some_and(|wanted| wanted != frame.kind) {

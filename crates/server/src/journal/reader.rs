@@ -37,7 +37,7 @@ pub(crate) struct OwnedFrame {
 }
 
 impl OwnedFrame {
-    fn of(frame: &Frame<'_>) -> Self {
+    pub(crate) fn of(frame: &Frame<'_>) -> Self {
         Self {
             seq: frame.seq,
             time_us: frame.time_us,

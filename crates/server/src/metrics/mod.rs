@@ -66,6 +66,11 @@ struct Spent {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Found {
+    cache: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Version {
     version: &'static str,
 }
@@ -88,6 +93,8 @@ pub(crate) struct Metrics {
     backend_failures: Family<Operation, Counter>,
     journal_archived: Counter,
     journal_forgotten: Counter,
+    environments: Family<Found, Counter>,
+    environment_builds: Histogram,
     requests: Family<Request, Histogram>,
 }
 
@@ -206,6 +213,8 @@ impl Metrics {
             backend_failures: Family::default(),
             journal_archived: Counter::default(),
             journal_forgotten: Counter::default(),
+            environments: Family::default(),
+            environment_builds: histogram(),
             requests: Family::new_with_constructor(histogram),
             registry: Registry::default(),
         };
@@ -232,6 +241,12 @@ impl Metrics {
         timed(registry, "exec", "Start to exit of an exec", &self.execs);
         timed(registry, "exec_cpu", "CPU time that execs had used when they ended", &self.cpu);
         timed(registry, "backend", "Calls of the backend", &self.backend);
+        timed(registry, "environment_build", "Making a Python environment", &self.environment_builds);
+        registry.register(
+            "environments",
+            "Python environments that were asked for, by whether they were there",
+            self.environments.clone(),
+        );
         timed(registry, "http_request", "Requests until their answer begins", &self.requests);
         registry.register("failures", "What failed, by reason", self.failures.clone());
         registry.register(
@@ -310,6 +325,15 @@ impl Metrics {
 
     pub(crate) fn failed(&self, reason: &'static str) {
         self.failures.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// Somebody asked for an environment and has it. Whoever waited for somebody else's build found it.
+    pub(crate) fn environment(&self, built: Option<Duration>) {
+        let cache = if built.is_some() { "miss" } else { "hit" };
+        self.environments.get_or_create(&Found { cache }).inc();
+        if let Some(took) = built {
+            self.environment_builds.observe(took.as_secs_f64());
+        }
     }
 
     pub(crate) fn journal_archived(&self, bytes: u64) {

@@ -93,7 +93,7 @@ impl App {
         let span = spans::pool(sandbox.id, &target.template);
         let bring_up = async move {
             match app.bring_up(&sandbox, &target, POOLED_SECONDS).await {
-                Ok(()) => app.keep_warm(sandbox.id).await,
+                Ok(()) => app.keep_warm(&sandbox).await,
                 Err(fault) => {
                     warn!(error = %fault, "a sandbox of the pool could not be made");
                     app.advance_soon(sandbox.id);
@@ -105,12 +105,14 @@ impl App {
     }
 
     /// A connection for whoever gets it; without one the first request makes it.
-    async fn keep_warm(&self, id: SandboxId) {
+    async fn keep_warm(&self, sandbox: &Sandbox) {
+        let id = sandbox.id;
         if let Ok(guest) = self.guest(id).await
             && guest.health().await.is_ok()
         {
             let sockets = self.egress_sockets(&guest).await;
-            self.live.keep_warm(id, Warm { guest, sockets });
+            let kept_for = sandbox.tenant.clone().map(|tenant| (tenant, sandbox.user.clone()));
+            self.live.keep_warm(id, Warm { template: sandbox.template.clone(), kept_for, guest, sockets });
         }
     }
 
@@ -228,7 +230,7 @@ impl App {
                 let lease = match welcomed.lease {
                     Some(lease) => self.store.lease(lease).await?,
                     None => {
-                        self.keep_warm(id).await;
+                        self.keep_warm(sandbox).await;
                         return Ok(());
                     }
                 };
@@ -279,7 +281,9 @@ impl App {
 
     pub(crate) async fn destroy(&self, id: SandboxId) -> Result<(), Fault> {
         let _turn = permit(&self.keeper.destroy).await?;
-        self.changing("destroy", id, self.backend.destroy(id)).await
+        self.changing("destroy", id, self.backend.destroy(id)).await?;
+        self.live.forget(id);
+        Ok(())
     }
 
     /// Compares everything that is with everything that should be.

@@ -18,6 +18,9 @@ use crate::app::App;
 /// How late a secret is noticed that another server, or somebody else in a file, has changed.
 const SECRETS_EVERY: Duration = Duration::from_secs(2);
 
+/// How late an environment goes whose time is over.
+const ENVIRONMENTS_EVERY: Duration = Duration::from_secs(60);
+
 /// Adopts what is there, and starts the loops.
 pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     adopt::adopt(app).await?;
@@ -28,6 +31,8 @@ pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     // What is left over when it is dropped is noted by the stop.
     tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).tell_tidings()));
     tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).keep_egress_fresh()));
+    tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).keep_interpreters_warm()));
+    every(app, "environments", ENVIRONMENTS_EVERY, |app| async move { app.sweep_environments().await });
     let expiry = Arc::clone(app);
     app.tasks.spawn(async move {
         expiry.stopping.clone().run_until_cancelled_owned(expire_leases(expiry)).await;

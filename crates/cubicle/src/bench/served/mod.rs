@@ -22,10 +22,12 @@ use super::samples::Samples;
 use super::scratch::Scratch;
 use super::site::Site;
 use crate::environment::Environment;
-use child::{Served, Size};
+pub(crate) use child::{Served, Size};
 
 pub(crate) use child::remove_all;
 pub(crate) use latency::Call;
+pub(crate) use throughput::rate;
+pub(crate) use wire::{Request, Wire, broken};
 
 const EXEC_WARM: &str = "http.exec.warm";
 const RUN_WARM: &str = "http.run.warm";
@@ -93,7 +95,7 @@ pub(crate) async fn measure(
     if any(&[EXEC_WARM, RUN_WARM, RUN_COLD]) {
         let server = Served::start(data_dir, Size { pool: 8, capacity: 100 }).await?;
         rows.extend(latency::measure(&server, ids, effort, (site, environment, scratch), progress).await?);
-        end(server, data_dir).await?;
+        end_server(server, data_dir).await?;
     }
     if any(&[CREATE_POLICY]) {
         let other = data_dir.join("without-gateway");
@@ -102,13 +104,13 @@ pub(crate) async fn measure(
         let server = Served::start(data_dir, size).await?;
         let without = Served::start_without_gateway(&other, size).await?;
         rows.push(policy::measure(&server, &without, effort.rounds, site, progress).await?);
-        end(without, &other).await?;
-        end(server, data_dir).await?;
+        end_server(without, &other).await?;
+        end_server(server, data_dir).await?;
     }
     if any(&[EXEC_64]) {
         let server = Served::start(data_dir, Size { pool: 8, capacity: 100 }).await?;
         rows.push(throughput::measure(&server, effort, progress).await);
-        end(server, data_dir).await?;
+        end_server(server, data_dir).await?;
     }
     if any(&[LEASE_RATE]) {
         rows.push(rates::on_sqlite(scratch.path(), effort, progress).await);
@@ -119,12 +121,12 @@ pub(crate) async fn measure(
     if any(&[LEASE_RATE_LOCAL]) {
         let server = Served::start(data_dir, Size { pool: 8, capacity: 100 }).await?;
         rows.push(rates::on_host(&server, effort, cycles, progress).await);
-        end(server, data_dir).await?;
+        end_server(server, data_dir).await?;
     }
     if any(&[FANOUT]) {
         let server = Served::start(data_dir, Size { pool: 1, capacity: 10 }).await?;
         rows.push(fanout::measure(&server, effort, progress).await);
-        end(server, data_dir).await?;
+        end_server(server, data_dir).await?;
     }
     if any(&[RSS, RSS_1000, STARTUP_1000]) {
         rows.extend(thousand::measure(data_dir, effort, ids, progress).await);
@@ -134,12 +136,12 @@ pub(crate) async fn measure(
     Ok(rows)
 }
 
-async fn end(server: Served, data_dir: &Path) -> Result<(), Fault> {
+pub(crate) async fn end_server(server: Served, data_dir: &Path) -> Result<(), Fault> {
     server.kill();
     remove_all(data_dir).await
 }
 
-fn broken(what: &str) -> Fault {
+fn internal(what: &str) -> Fault {
     Fault::new(cubicle_model::Kind::Internal, what)
 }
 

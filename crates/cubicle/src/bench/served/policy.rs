@@ -32,7 +32,7 @@ pub(super) async fn measure(
         raced.push(Entrant::new(id, Contestant::Call(prepared(server, &body).await?)));
     }
     race(site, &mut raced, rounds, progress).await;
-    let [with, without] = &raced[..] else { return Err(super::broken("two entrants are not two")) };
+    let [with, without] = &raced[..] else { return Err(super::internal("two entrants are not two")) };
     if let Some(fault) = with.failed.as_ref().or(without.failed.as_ref()) {
         return Ok(Row::failed(CREATE_POLICY, WHAT, "ms", Some(GOAL), fault));
     }

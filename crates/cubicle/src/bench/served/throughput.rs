@@ -68,7 +68,7 @@ async fn gather(server: &Served, effort: &Effort, progress: &Progress) -> Result
 }
 
 /// Answers a second: every client makes its request again as soon as it was answered.
-async fn rate(clients: &mut Vec<(Wire, Request)>, slice: Duration) -> Result<f64, Fault> {
+pub(crate) async fn rate(clients: &mut Vec<(Wire, Request)>, slice: Duration) -> Result<f64, Fault> {
     let from = Instant::now();
     let mut working = JoinSet::new();
     for (mut wire, request) in clients.drain(..) {
