@@ -16,7 +16,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["model", "tests-postgresql"]),
     ("api", &["model"]),
     ("egress", &["model", "sys"]),
-    ("server", &["model", "guest", "backend", "store", "api", "egress"]),
+    ("envs", &["model"]),
+    ("server", &["model", "guest", "backend", "store", "api", "egress", "envs"]),
     (
         "cubicle",
         &[
@@ -28,6 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "store",
             "api",
             "egress",
+            "envs",
             "server",
             "tests-leftovers",
             "tests-postgresql",

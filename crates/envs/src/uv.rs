@@ -1,0 +1,132 @@
+//! uv: where it is, and how it is run.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cubicle_model::{Fault, Kind};
+
+use crate::index::Source;
+use crate::manifest::Layout;
+use crate::program::{NotRun, Ran, Run, installed, is_program};
+use crate::trouble::Trouble;
+use crate::{EnvSettings, ServiceUser, files};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug)]
+pub(crate) struct Uv {
+    program: PathBuf,
+    user: Option<ServiceUser>,
+    variables: BTreeMap<String, String>,
+    pub(crate) cache: PathBuf,
+}
+
+impl Uv {
+    /// uv as its user can run it. Where that user cannot reach the file, as in root's home, it gets a copy.
+    pub(crate) async fn find(
+        settings: &EnvSettings,
+        layout: &Layout,
+        user: Option<ServiceUser>,
+    ) -> Result<Self, Fault> {
+        let found =
+            settings.uv.clone().or_else(|| installed(&settings.path, "uv")).filter(|path| is_program(path));
+        let missing = || {
+            Fault::new(Kind::Unavailable, "uv, which makes environments, is not on this host").hint(
+                "install it where everybody can run it, as in 'pip install uv', or name it in sandbox.uv",
+            )
+        };
+        let found = found.ok_or_else(missing)?;
+        let home = layout.cache().display().to_string();
+        let mut variables = settings.variables.clone();
+        for (name, value) in [
+            ("PATH", "/usr/bin:/bin"),
+            ("HOME", home.as_str()),
+            ("LANG", "C.UTF-8"),
+            ("UV_NO_PROGRESS", "1"),
+            ("UV_HTTP_TIMEOUT", "30"),
+            ("UV_HTTP_RETRIES", "2"),
+        ] {
+            variables.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+        let mut uv = Self { program: found.clone(), user, variables, cache: layout.cache() };
+        if uv.answers().await {
+            return Ok(uv);
+        }
+        uv.program = copied(&found, &layout.programs())
+            .map_err(|error| Fault::new(Kind::Unavailable, "uv cannot be run by its user").because(error))?;
+        if uv.answers().await { Ok(uv) } else { Err(missing()) }
+    }
+
+    async fn answers(&self) -> bool {
+        let ran = self.start(vec!["--version".into()], &[], Path::new("/"), PATIENCE).await;
+        ran.is_ok_and(|ran| ran.code == Some(0))
+    }
+
+    /// Runs it with what every run has in common.
+    pub(crate) async fn run(
+        &self,
+        arguments: Vec<String>,
+        source: &Source,
+        directory: &Path,
+        timeout: Duration,
+    ) -> Result<Ran, Trouble> {
+        let common = ["--no-config", "--no-python-downloads", "--color", "never", "--quiet", "--cache-dir"];
+        let mut all = arguments;
+        all.extend(common.map(str::to_owned));
+        all.push(self.cache.display().to_string());
+        all.extend(source.arguments());
+        let mut own: Vec<(&str, String)> = source.variables();
+        own.push(("TMPDIR", directory.display().to_string()));
+        let ran = self.start(all, &own, directory, timeout).await.map_err(|error| match error {
+            NotRun::TimedOut => Trouble::TimedOut,
+            NotRun::Start(error) => Trouble::Other(error.to_string()),
+        })?;
+        if ran.code == Some(0) { Ok(ran) } else { Err(Trouble::read(&ran.stderr)) }
+    }
+
+    async fn start(
+        &self,
+        arguments: Vec<String>,
+        own: &[(&str, String)],
+        directory: &Path,
+        timeout: Duration,
+    ) -> Result<Ran, NotRun> {
+        let mut variables = self.variables.clone();
+        variables.extend(own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        let run = Run {
+            program: self.program.clone(),
+            arguments,
+            variables,
+            directory: directory.to_owned(),
+            user: self.user,
+            timeout,
+        };
+        run.run().await
+    }
+
+    /// The index that is compiled into it.
+    pub(crate) async fn built_in_index(&self) -> Option<String> {
+        let arguments = ["pip", "install", "--help"].map(str::to_owned).to_vec();
+        let ran = self.start(arguments, &[], Path::new("/"), PATIENCE).await.ok()?;
+        let after = ran.stdout.split("(by default: ").nth(1)?;
+        let address = after.trim_start().trim_start_matches('<').split(['>', ')']).next()?;
+        Some(address.split_whitespace().collect())
+    }
+
+    /// The same variables for another program that reaches indexes.
+    pub(crate) fn variables(&self) -> &BTreeMap<String, String> {
+        &self.variables
+    }
+}
+
+/// A copy with a name that changes with the original.
+fn copied(original: &Path, directory: &Path) -> std::io::Result<PathBuf> {
+    let about = std::fs::metadata(original)?;
+    let copy = directory.join(format!("uv-{}-{}", about.len(), about.mtime()));
+    if !copy.exists() {
+        files::write(&copy, &std::fs::read(original)?, 0o755)?;
+    }
+    Ok(copy)
+}
