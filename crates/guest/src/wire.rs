@@ -11,6 +11,8 @@ use cubicle_model::receipt::Amendment;
 use cubicle_model::{Command, ExecId, Exit, Listener, SandboxId, SecretFileName, SecretsToGive};
 use serde::{Deserialize, Serialize};
 
+use execute::Environment;
+
 /// Raw journal records, as they are in the file.
 pub const JOURNAL: &str = "application/x-cubicle-journal";
 pub const EVENT_STREAM: &str = "text/event-stream";
@@ -43,6 +45,9 @@ pub struct Start {
     pub tty: bool,
     /// As seen inside the sandbox.
     pub pid: i32,
+    /// What whoever asked for it calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
 }
 
 /// Payload of an `exit` record: what the kernel said about the first process.
@@ -115,13 +120,38 @@ pub struct ExecList {
 /// The answer to `GET /health`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
+    /// `healthy`.
     pub status: String,
+    #[serde(default)]
+    pub state: Activity,
     pub sandbox: SandboxId,
+    #[serde(default)]
+    pub environments: Vec<Environment>,
+    /// How many pieces of code may run at once.
+    #[serde(default)]
+    pub capacity: usize,
+    /// How many run now.
+    #[serde(default)]
+    pub current_load: usize,
+    #[serde(default)]
+    pub uptime_seconds: u64,
     pub execs_running: usize,
     /// Until the sandbox ends itself.
     pub deadline_seconds: u64,
     pub connections: usize,
     pub journal: JournalState,
+}
+
+/// What a sandbox is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    #[default]
+    Idle,
+    /// Something runs.
+    Busy,
+    /// Nothing runs, but an interpreter or an environment is being made ready.
+    Warming,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -213,6 +213,7 @@ impl Cradle<'_> {
             secrets: SECRETS.into(),
             oom_events,
             max_execs: daemon::DEFAULT_MAX_EXECS,
+            max_executes: daemon::DEFAULT_MAX_EXECUTES,
             builtin_exe: None,
             permit: outside.permit,
         });

@@ -224,8 +224,13 @@ fn route(sandbox: &mut Sandbox, now: Duration, script: &Script, request: &Reques
     let bad = |error: serde_json::Error| Answer::refuse("400 Bad Request", "invalid", error.to_string());
     match (request.method.as_str(), segments.as_slice()) {
         ("GET", ["health"]) => Answer::json(&wire::Health {
-            status: "ok".into(),
+            status: "healthy".into(),
+            state: wire::Activity::Idle,
             sandbox: sandbox.placement.id,
+            environments: Vec::new(),
+            capacity: 0,
+            current_load: 0,
+            uptime_seconds: 0,
             execs_running: 0,
             deadline_seconds: sandbox.deadline.saturating_sub(now).as_secs(),
             connections: 1,
@@ -245,6 +250,9 @@ fn route(sandbox: &mut Sandbox, now: Duration, script: &Script, request: &Reques
                 Some(records) => Answer::Records(from_seq(records, &request.query).to_vec()),
                 None => Answer::refuse("404 Not Found", "not_found", "there is no such exec"),
             }
+        }
+        ("POST", ["execute"]) => {
+            Answer::refuse("503 Service Unavailable", "unavailable", "the fake guest runs no code")
         }
         ("POST", ["bind"]) => match serde_json::from_slice::<wire::BindRequest>(&request.body) {
             Ok(late) => {
@@ -321,6 +329,7 @@ fn exec(sandbox: &mut Sandbox, now: Duration, script: &Script, spec: &ExecSpec) 
         cwd: spec.cwd.clone().unwrap_or_else(|| "/workspace".into()),
         tty: spec.tty.is_some(),
         pid: 2,
+        tool_name: None,
     };
     let timed_out = outcome.exit == Exit::TimedOut;
     let exited = wire::Exited { exit: outcome.exit, timed_out, user_us: 0, sys_us: 0, max_rss_kb: 0 };

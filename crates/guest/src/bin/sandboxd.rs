@@ -7,14 +7,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
-use cubicle_guest::daemon::{self, Config, DEFAULT_MAX_EXECS, Workload};
+use cubicle_guest::daemon::{self, Config, DEFAULT_MAX_EXECS, DEFAULT_MAX_EXECUTES, Workload};
 use cubicle_guest::hello::Key;
 use cubicle_model::{Limits, SandboxId};
 use serde_json::json;
 
 const USAGE: &str = "usage: sandboxd --listen unix:PATH --sandbox ID --key-file PATH --journal PATH
                 [--deadline-seconds N] [--journal-limit BYTES] [--workload-uid UID] [--workload-gid GID]
-                [--secrets-directory PATH] [--env NAME=VALUE]…
+                [--secrets-directory PATH] [--max-executes N] [--env NAME=VALUE]…
 
 The key file holds 32 bytes. Without --workload-uid execs run as the user of sandboxd itself.";
 
@@ -36,7 +36,7 @@ struct Arguments {
 }
 
 impl Arguments {
-    const KNOWN: [&str; 9] = [
+    const KNOWN: [&str; 10] = [
         "--listen",
         "--sandbox",
         "--key-file",
@@ -46,6 +46,7 @@ impl Arguments {
         "--workload-uid",
         "--workload-gid",
         "--secrets-directory",
+        "--max-executes",
     ];
 
     fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
@@ -90,6 +91,7 @@ impl Arguments {
         };
         let deadline_seconds = self.number("--deadline-seconds")?.unwrap_or(limits.wall_seconds.value);
         let journal_limit = self.number("--journal-limit")?.unwrap_or(limits.journal.value);
+        let max_executes = self.number("--max-executes")?.unwrap_or(DEFAULT_MAX_EXECUTES);
         Ok(Config {
             sandbox,
             key: read_key(self.required("--key-file")?)?,
@@ -106,6 +108,7 @@ impl Arguments {
             env: with_defaults(self.env),
             oom_events: oom_events(),
             max_execs: DEFAULT_MAX_EXECS,
+            max_executes,
             builtin_exe: None,
             permit: Default::default(),
         })

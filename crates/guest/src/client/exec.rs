@@ -269,7 +269,7 @@ impl Guest {
         json(&answer.body.collect(super::LONGEST_ANSWER).await?)
     }
 
-    async fn stream(&self, exec_id: ExecId, request: &[u8]) -> Result<ExecStream, ClientError> {
+    pub(super) async fn stream(&self, exec_id: ExecId, request: &[u8]) -> Result<ExecStream, ClientError> {
         let answer = tokio::time::timeout(PATIENCE, self.request(request, Repeat::Safe)).await;
         let body = answer.unwrap_or_else(|_| Err(ClientError::too_late()))?.body;
         Ok(ExecStream { exec_id, records: Records::new(body) })
@@ -291,7 +291,7 @@ impl Guest {
     }
 }
 
-const ACCEPT_RECORDS: [(&str, &str); 1] = [("accept", wire::JOURNAL)];
+pub(super) const ACCEPT_RECORDS: [(&str, &str); 1] = [("accept", wire::JOURNAL)];
 
 pub(super) fn to_json(value: &impl serde::Serialize) -> Result<Vec<u8>, ClientError> {
     serde_json::to_vec(value).map_err(|_| ClientError::Invalid("it has no form on the wire"))

@@ -7,6 +7,7 @@ mod body;
 mod connection;
 mod error;
 mod exec;
+mod execute;
 mod files;
 mod forwarding;
 mod incoming;

@@ -47,6 +47,8 @@ pub(super) enum Phase {
     Streaming(Box<Stream>),
     /// The answer is the state of an exec once it has come that far.
     Awaiting { exec: u32, moment: Moment },
+    /// The answer is what came of an execute, once it has come to its exit.
+    Executing { exec: u32, keep_alive: bool },
     /// The body goes to an exec's standard input.
     Feeding(Feeding),
     /// Waits to be opened by the guest.
@@ -144,7 +146,11 @@ impl Connection {
         match self.phase {
             Phase::Greeting { .. } | Phase::Idle | Phase::Body { .. } | Phase::Draining { .. } => true,
             Phase::Feeding(ref feeding) => !feeding.decoder.is_done() && !feeding.paused,
-            Phase::Streaming(_) | Phase::Awaiting { .. } | Phase::Parked | Phase::Moving => false,
+            Phase::Streaming(_)
+            | Phase::Awaiting { .. }
+            | Phase::Executing { .. }
+            | Phase::Parked
+            | Phase::Moving => false,
         }
     }
 

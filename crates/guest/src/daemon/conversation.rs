@@ -4,7 +4,6 @@ use cubicle_sys::clock;
 use rustix::event::epoll::EventFlags;
 
 use super::connection::{Connection, Feeding, Phase, Sent};
-use super::files;
 use super::forward::is_there;
 use super::http::{self, BodyDecoder, Head, Refusal};
 use super::routes::Answer;
@@ -12,6 +11,8 @@ use super::server::{Server, Token};
 use super::stream::{Pumped, Until};
 use super::timers::Due;
 use super::tunnel::Greeting;
+use super::workers::{Task, Then};
+use super::{execute, files};
 use crate::hello::{self, HelloError, ServerAnswer};
 use crate::wire;
 
@@ -44,11 +45,17 @@ enum Step {
 enum Taker {
     /// Collected up to this size.
     Memory(usize),
-    Worker,
+    Worker(Reading),
     Stdin(u32),
     /// None is expected: the connection itself is what the request is about.
     Tunnel(u16),
     Park,
+}
+
+/// What a thread reads a body for.
+enum Reading {
+    Files,
+    Execute,
 }
 
 impl Server {
@@ -90,8 +97,10 @@ impl Server {
         self.held_until = None;
         for key in self.connections.keys() {
             let Some(connection) = self.connections.take(key) else { continue };
-            let waits =
-                matches!(connection.phase, Phase::Streaming(_) | Phase::Awaiting { .. } | Phase::Feeding(_));
+            let waits = matches!(
+                connection.phase,
+                Phase::Streaming(_) | Phase::Awaiting { .. } | Phase::Executing { .. } | Phase::Feeding(_)
+            );
             self.connections.put_back(key, connection);
             if waits {
                 self.drive(key, EventFlags::empty());
@@ -198,6 +207,13 @@ impl Server {
                     Step::Wait(connection)
                 }
             },
+            Phase::Executing { exec, keep_alive } => match self.finish_execute(exec, keep_alive) {
+                Some(task) => self.leave_to_worker(connection, task, keep_alive),
+                None => {
+                    connection.phase = Phase::Executing { exec, keep_alive };
+                    Step::Wait(connection)
+                }
+            },
             Phase::Feeding(feeding) => self.feed(connection, feeding),
             Phase::Draining { left } => match left.checked_sub(connection.inbox.len()) {
                 Some(left) => {
@@ -270,7 +286,9 @@ impl Server {
         };
         // Only the answer to a hello can be waiting, on a connection that has carried nothing else: it fits. Whoever takes
         // the connection over would not send it.
-        if matches!(taker, Taker::Worker | Taker::Tunnel(_)) && !matches!(connection.flush(), Ok(Sent::All)) {
+        if matches!(taker, Taker::Worker(_) | Taker::Tunnel(_))
+            && !matches!(connection.flush(), Ok(Sent::All))
+        {
             return Step::Gone;
         }
         match taker {
@@ -282,13 +300,14 @@ impl Server {
                 let decoder = BodyDecoder::new(head.body);
                 self.hear_body(connection, Box::new(head), decoder, Vec::new())
             }
-            Taker::Worker => match self.hand_to_worker(connection, head) {
-                Ok(()) => Step::Gone,
-                Err(refused) => {
-                    let (connection, refusal) = *refused;
-                    refuse(connection, &refusal, false)
-                }
-            },
+            Taker::Worker(reading) => {
+                let task = match reading {
+                    Reading::Files => Task::Files(head),
+                    Reading::Execute => Task::Read(head),
+                };
+                // The body was not read, so that the connection cannot go on after a refusal.
+                self.leave_to_worker(connection, task, false)
+            }
             Taker::Stdin(exec) => {
                 let feeding = Feeding {
                     exec,
@@ -326,11 +345,12 @@ impl Server {
 
     fn taker(&self, head: &Head) -> Result<Taker, Refusal> {
         if files::wants(&head.method, &head.path) {
-            return Ok(Taker::Worker);
+            return Ok(Taker::Worker(Reading::Files));
         }
         let parts: Vec<&str> = head.path.split('/').skip(1).collect();
         match (head.method.as_str(), &parts[..]) {
             ("POST", ["exec"]) => Ok(Taker::Memory(LONGEST_EXEC_BODY)),
+            ("POST", ["execute"]) if execute::is_long(head) => Ok(Taker::Worker(Reading::Execute)),
             ("POST", ["exec", id, "stdin"]) => Ok(Taker::Stdin(self.find_exec(id)?)),
             ("POST", ["accept"]) => Ok(Taker::Park),
             ("GET", ["ports", port]) => {
@@ -369,16 +389,60 @@ impl Server {
                 return Step::Wait(connection);
             }
         }
-        match self.answer(&mut connection, &head, &body) {
+        let answer = self.answer(&mut connection, &head, &body);
+        self.give(connection, answer, head.keep_alive)
+    }
+
+    fn give(
+        &mut self,
+        mut connection: Connection,
+        answer: Result<Answer, Refusal>,
+        keep_alive: bool,
+    ) -> Step {
+        match answer {
             Ok(Answer::Json(status, value)) => {
-                http::write_json(connection.outbox(), status, &value, head.keep_alive);
-                connection.closing = !head.keep_alive;
+                http::write_json(connection.outbox(), status, &value, keep_alive);
+                connection.closing = !keep_alive;
                 connection.phase = Phase::Idle;
             }
             Ok(Answer::Phase(phase)) => connection.phase = phase,
-            Err(refusal) => return refuse(connection, &refusal, head.keep_alive),
+            Ok(Answer::Worker(task)) => return self.leave_to_worker(connection, task, keep_alive),
+            Err(refusal) => return refuse(connection, &refusal, keep_alive),
         }
         Step::Again(connection)
+    }
+
+    fn leave_to_worker(&mut self, connection: Connection, task: Task, keep_alive: bool) -> Step {
+        match self.hand_to_worker(connection, task) {
+            Ok(()) => Step::Gone,
+            Err(refused) => {
+                let (connection, refusal) = *refused;
+                refuse(connection, &refusal, keep_alive)
+            }
+        }
+    }
+
+    /// Goes on with a connection that a thread had, with what the thread came to.
+    pub(super) fn go_on(&mut self, mut connection: Connection, then: Then) {
+        let step = match then {
+            Then::Idle => Step::Again(connection),
+            Then::Checked { head, checked } => {
+                let keep_alive = head.keep_alive;
+                let answer = self.begin_execute(&mut connection, head, *checked);
+                self.give(connection, answer, keep_alive)
+            }
+            Then::Staged { head, admitted, staged } => {
+                let answer = self.launch_execute(&mut connection, &head, *admitted, staged);
+                self.give(connection, answer, head.keep_alive)
+            }
+        };
+        let (Step::Again(connection) | Step::Wait(connection)) = step else { return };
+        let has_something = !connection.inbox.is_empty() || !matches!(connection.phase, Phase::Idle);
+        if let Ok(key) = self.add_connection(connection)
+            && has_something
+        {
+            self.drive(key, EventFlags::empty());
+        }
     }
 
     /// Passes a body on to an exec's standard input as the process takes it.

@@ -7,6 +7,7 @@ use cubicle_model::{ExecId, Exit};
 use cubicle_sys::spawn::Reaped;
 
 use super::connection::Moment;
+use super::execute::Execution;
 use super::input::Input;
 use super::render;
 use super::stream::End;
@@ -27,6 +28,8 @@ pub(super) struct Exec {
     /// Where its `eof` record ends in the journal.
     pub(super) eof_end: Option<u64>,
     pub(super) ending: Option<Ending>,
+    /// There when it was begun by `POST /execute`.
+    pub(super) execution: Option<Box<Execution>>,
     /// Present until the `eof` record is written.
     pub(super) live: Option<Box<Live>>,
 }
@@ -88,6 +91,11 @@ impl Exec {
             exit: self.exit,
             output: self.output,
         }
+    }
+
+    /// The environment that its code runs in.
+    pub(super) fn environment(&self) -> Option<&str> {
+        self.execution.as_ref()?.environment()
     }
 
     /// Where a stream of its records ends, once that is known.

@@ -14,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
 
 use super::exec::{Exec, Live, Truncation, Which};
+use super::execute::Execution;
 use super::http::Refusal;
 use super::input::Input;
 use super::server::{Server, Token};
@@ -37,9 +38,21 @@ struct Streams {
     input: Input,
 }
 
+/// What an exec has beside its spec.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    pub(super) tool_name: Option<String>,
+    pub(super) execution: Option<Box<Execution>>,
+}
+
 impl Server {
     /// Starts an exec and writes its `start` record. After an error nothing runs and nothing is recorded.
     pub(super) fn launch(&mut self, spec: &CheckedSpec) -> Result<u32, Refusal> {
+        self.launch_with(spec, &mut Beside::default())
+    }
+
+    /// The same; what is beside the spec is left there after an error.
+    pub(super) fn launch_with(&mut self, spec: &CheckedSpec, beside: &mut Beside) -> Result<u32, Refusal> {
         if self.execs.live_count() >= self.settings.max_execs {
             let most = self.settings.max_execs;
             return Err(Refusal::new(429, "too_many_execs", format!("{most} execs run already"))
@@ -55,6 +68,7 @@ impl Server {
             cwd: spec.cwd.clone(),
             tty: spec.tty.is_some(),
             pid: i32::MAX,
+            tool_name: beside.tool_name.clone(),
         };
         let longest = serde_json::to_vec(&start).map_or(LONGEST_KEPT_COMMAND * 2, |start| start.len());
         if !self.journal.has_room_for(longest, output::kept_free(self.execs.live_count() + 1)) {
@@ -114,6 +128,7 @@ impl Server {
             exit_end: None,
             eof_end: None,
             ending: None,
+            execution: beside.execution.take(),
             live: Some(Box::new(live)),
         });
         self.watch_streams(number);

@@ -6,7 +6,9 @@
 mod connection;
 mod conversation;
 mod ending;
+mod environments;
 mod exec;
+pub mod execute;
 pub mod files;
 mod forward;
 pub mod http;
@@ -49,6 +51,7 @@ pub use server::{EXIT_DEADLINE, EXIT_FORGOTTEN};
 /// Exit code of a daemon that could not begin.
 pub const EXIT_CANNOT_START: i32 = 70;
 pub const DEFAULT_MAX_EXECS: usize = 256;
+pub const DEFAULT_MAX_EXECUTES: usize = 16;
 
 /// Everything the daemon is given. It opens nothing of the host itself.
 pub struct Config {
@@ -78,6 +81,8 @@ pub struct Config {
     pub oom_events: Option<OwnedFd>,
     /// How many execs may run at once.
     pub max_execs: usize,
+    /// How many pieces of code may run at once (`POST /execute`).
+    pub max_executes: usize,
     /// Run by the command `@builtin`.
     pub builtin_exe: Option<OwnedFd>,
     /// For tagging execs under a filter that keeps programs from changing their tags.

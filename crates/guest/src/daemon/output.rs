@@ -203,6 +203,9 @@ impl Server {
         if let Some(exec) = self.execs.get_mut(number) {
             exec.exit = Some(exit);
             exec.exit_end.get_or_insert(exit_end);
+            if let Some(execution) = exec.execution.as_deref_mut() {
+                execution.exited_us.get_or_insert(time_us);
+            }
             if let Some(live) = exec.live.as_deref_mut() {
                 live.lost = StreamBytes::default();
             }
@@ -213,6 +216,7 @@ impl Server {
         if writes_eof {
             self.forget_timeout(number);
             self.execs.retire(number);
+            self.forget_code(number);
         }
         true
     }

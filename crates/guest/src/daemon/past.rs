@@ -61,6 +61,7 @@ impl Past {
                 exit_end: None,
                 eof_end: None,
                 ending: None,
+                execution: None,
                 live: None,
             };
             self.execs.insert(header.exec, exec);

@@ -15,7 +15,8 @@ use super::server::{Server, draft};
 use super::stream::{Format, Stream, Until};
 use super::tree::{self, Tag};
 use super::tunnel::Greeting;
-use super::{ending, files, secrets, signals, spec};
+use super::workers::Task;
+use super::{ending, execute, files, secrets, signals, spec};
 use crate::hello;
 use crate::journal::Kind;
 use crate::wire;
@@ -27,6 +28,8 @@ pub(super) enum Answer {
     Json(u16, Value),
     /// The answer goes out over time.
     Phase(Phase),
+    /// The answer comes from a thread.
+    Worker(Task),
 }
 
 impl Server {
@@ -43,6 +46,16 @@ impl Server {
                 let execs = self.execs.iter().map(super::exec::Exec::status).collect();
                 Ok(Answer::Json(200, to_value(&wire::ExecList { execs })))
             }
+            ("POST", ["execute"]) => {
+                let checked = execute::check::parse(body)?;
+                self.begin_execute(connection, head.clone(), checked)
+            }
+            ("GET", ["exec", id, "produced"]) => {
+                self.produced_by(head, self.find_exec(id)?).map(Answer::Worker)
+            }
+            ("GET", ["envs"]) => Ok(self.list_environments()),
+            ("PUT", ["envs", name]) => self.attach_environment(name, parse(body)?),
+            ("DELETE", ["envs", name]) => self.remove_environment(name),
             ("GET", ["exec", id]) => {
                 let exec = self.find_exec(id)?;
                 self.show_exec(connection, head, exec)
@@ -93,7 +106,7 @@ impl Server {
                 _,
                 [
                     "exec" | "journal" | "health" | "receipt" | "bind" | "deadline" | "listen" | "accept"
-                    | "ports",
+                    | "ports" | "execute" | "envs" | "warm",
                     ..,
                 ],
             ) => {
@@ -121,10 +134,22 @@ impl Server {
             let started = wire::Started { exec_id: found.id, exec, seq: found.start_seq };
             return Ok(Answer::Json(if known.is_some() { 200 } else { 201 }, to_value(&started)));
         }
-        let answer = self.stream_exec(connection, head, exec, None)?;
-        Ok(match answer {
-            // Most commands are short: their beginning, output and end then go out together, and wake their reader once.
-            Answer::Phase(Phase::Streaming(mut stream)) if known.is_none() => {
+        if known.is_some() {
+            return self.stream_exec(connection, head, exec, None);
+        }
+        self.stream_started(connection, head, exec)
+    }
+
+    /// The records of an exec that has only just begun. Most are short: their beginning, output and end then go out
+    /// together, and wake their reader once.
+    pub(super) fn stream_started(
+        &mut self,
+        connection: &mut Connection,
+        head: &Head,
+        exec: u32,
+    ) -> Result<Answer, Refusal> {
+        Ok(match self.stream_exec(connection, head, exec, None)? {
+            Answer::Phase(Phase::Streaming(mut stream)) => {
                 stream.held_until = Some(clock::boot_nanos() + HOLD_NANOS);
                 Answer::Phase(Phase::Streaming(stream))
             }
@@ -223,8 +248,17 @@ impl Server {
 
     fn health(&self) -> Value {
         to_value(&wire::Health {
-            status: "ok".into(),
+            status: "healthy".into(),
+            state: if self.execs.live_count() + self.staging.len() > 0 {
+                wire::Activity::Busy
+            } else {
+                wire::Activity::Idle
+            },
             sandbox: self.settings.sandbox,
+            environments: self.environments.list(),
+            capacity: self.settings.max_executes,
+            current_load: self.load(),
+            uptime_seconds: clock::boot_nanos().saturating_sub(self.started) / 1_000_000_000,
             execs_running: self.execs.live_count(),
             deadline_seconds: self.deadline_seconds(),
             connections: self.connections.len(),

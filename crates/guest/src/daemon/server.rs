@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cubicle_model::SandboxId;
 use cubicle_model::receipt::Amendment;
+use cubicle_model::{ExecId, SandboxId};
 use cubicle_sys::spawn::Permit;
 use cubicle_sys::{clock, signal, spawn};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -18,7 +18,9 @@ use rustix::rand::GetRandomFlags;
 use serde_json::Value;
 
 use super::connection::{Connection, Phase};
+use super::environments::Environments;
 use super::exec::{Execs, Which};
+use super::files::stage::Fingerprint;
 use super::listeners::Listeners;
 use super::oom::OomCounter;
 use super::past::Past;
@@ -123,6 +125,7 @@ pub(super) struct Settings {
     pub(super) env: BTreeMap<String, String>,
     pub(super) secrets: PathBuf,
     pub(super) max_execs: usize,
+    pub(super) max_executes: usize,
     pub(super) builtin_exe: Option<OwnedFd>,
     pub(super) permit: Permit,
 }
@@ -157,6 +160,12 @@ pub(super) struct Server {
     pub(super) null: Option<Arc<OwnedFd>>,
     /// When the first of those streams goes on whose exec has only just begun.
     pub(super) held_until: Option<u64>,
+    pub(super) environments: Environments,
+    /// Executes whose files a thread is writing.
+    pub(super) staging: Vec<ExecId>,
+    /// Files that the last answer to an execute told of.
+    pub(super) told: Vec<Fingerprint>,
+    pub(super) started: u64,
     /// Some reader has more to get at once.
     pub(super) has_more: bool,
     listener: Option<OwnedFd>,
@@ -185,6 +194,7 @@ impl Server {
                 env: config.env,
                 secrets: config.secrets,
                 max_execs: config.max_execs,
+                max_executes: config.max_executes,
                 builtin_exe: config.builtin_exe,
                 permit: config.permit,
             },
@@ -205,6 +215,10 @@ impl Server {
             buffer: Vec::new(),
             null: None,
             held_until: None,
+            environments: Environments::default(),
+            staging: Vec::new(),
+            told: Vec::new(),
+            started: now,
             has_more: false,
             listener: config.listener,
             lifeline: config.lifeline,

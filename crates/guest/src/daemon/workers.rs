@@ -1,10 +1,12 @@
-//! File operations, each in a thread of its own with the workload's rights.
+//! What may take time, each in a thread of its own with the workload's rights: file operations, and what comes before and
+//! after code that is executed.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cubicle_model::ExecId;
 use cubicle_sys::file_identity;
 use rustix::event::EventfdFlags;
 use rustix::event::epoll::EventFlags;
@@ -12,8 +14,12 @@ use rustix::net::sockopt::{self, Timeout};
 
 use super::Workload;
 use super::connection::{Connection, Phase};
+use super::execute::check::Checked;
+use super::execute::{self, Admitted, Outcome};
+use super::files::produced::{Found, Scope};
+use super::files::stage::{self, Fingerprint, Staged};
 use super::files::{self, KeepAlive};
-use super::http::{BodyDecoder, Head, Refusal};
+use super::http::{self, Body, BodyDecoder, Head, Refusal};
 use super::server::{Server, Token};
 
 const MOST_WORKERS: usize = 16;
@@ -36,18 +42,62 @@ struct Returned {
     wake: OwnedFd,
 }
 
-/// A thread is finished; with a connection when that can carry another request.
+/// What a thread is to do with a connection and the request on it.
 #[derive(Debug)]
-struct Done(Option<(OwnedFd, Vec<u8>)>);
+pub(super) enum Task {
+    Files(Head),
+    /// Read and check what is to be executed.
+    Read(Head),
+    /// Put code and its files in place.
+    Stage {
+        head: Head,
+        admitted: Box<Admitted>,
+    },
+    /// Look what was made, and answer; with how the execute ended, where that was asked for.
+    Finish {
+        scope: Arc<Scope>,
+        outcome: Option<Box<Outcome>>,
+        keep_alive: bool,
+    },
+}
+
+/// How a connection goes on that a thread had.
+#[derive(Debug)]
+pub(super) enum Then {
+    /// It was answered.
+    Idle,
+    Checked {
+        head: Head,
+        checked: Box<Checked>,
+    },
+    Staged {
+        head: Head,
+        admitted: Box<Admitted>,
+        staged: Staged,
+    },
+}
+
+/// A thread is finished; with a connection when that can go on.
+#[derive(Debug, Default)]
+struct Done {
+    connection: Option<(OwnedFd, Vec<u8>)>,
+    then: Option<Then>,
+    /// The execute that was being staged.
+    staging: Option<ExecId>,
+    told: Vec<Fingerprint>,
+}
 
 impl Server {
-    /// Gives a request and its connection to a thread. The connection comes back when it can carry another request.
+    /// Gives a request and its connection to a thread. The connection comes back when it can go on.
     pub(super) fn hand_to_worker(
         &mut self,
         mut connection: Connection,
-        head: Head,
+        task: Task,
     ) -> Result<(), Box<(Connection, Refusal)>> {
-        if self.workers.active >= MOST_WORKERS {
+        // What ran is told whatever else goes on; there are only so many executes.
+        let is_new = matches!(task, Task::Files(_) | Task::Read(_));
+        let staging = if let Task::Stage { admitted, .. } = &task { Some(admitted.id) } else { None };
+        if is_new && self.workers.active >= MOST_WORKERS {
             let refusal =
                 Refusal::new(503, "too_many_file_operations", "too many file operations run at once")
                     .hint("try again when some are finished");
@@ -57,17 +107,20 @@ impl Server {
             |error: io::Error| Refusal::new(503, "no_thread", format!("cannot start a thread: {error}"));
         let returned = match self.returned() {
             Ok(returned) => returned,
-            Err(error) => return Err(Box::new((connection, refuse(error)))),
+            Err(error) => {
+                self.staging.retain(|id| Some(*id) != staging);
+                return Err(Box::new((connection, refuse(error))));
+            }
         };
         self.epoll.remove(connection.fd());
         connection.watched = EventFlags::empty();
         let outgoing = connection.take_outgoing();
         let (fd, inbox) = connection.into_parts();
         let workload = self.settings.workload;
-        let job = Job { fd, outgoing, inbox, head, workload };
+        let job = Job { fd, outgoing, inbox, task, workload };
         let builder = std::thread::Builder::new().name("files".into()).stack_size(STACK_SIZE);
         // The guard comes back whatever happens in the thread, so that its place is free again.
-        let guard = Guard { returned, done: Done(None) };
+        let guard = Guard { returned, done: Done { staging, ..Done::default() } };
         self.workers.active += 1;
         // When no thread can be started the connection goes with the job, and its client sees it close.
         let _ = builder.spawn(move || work(job, guard));
@@ -89,18 +142,15 @@ impl Server {
         let Some(returned) = &self.workers.returned else { return };
         let _ = rustix::io::read(&returned.wake, &mut [0; 8]);
         let done = std::mem::take(&mut *returned.done.lock().unwrap_or_else(PoisonError::into_inner));
-        for Done(connection) in done {
+        for Done { connection, then, staging, told } in done {
             self.workers.active = self.workers.active.saturating_sub(1);
+            self.staging.retain(|id| Some(*id) != staging);
+            self.note_told(told);
             let Some((fd, inbox)) = connection else { continue };
             if rustix::io::ioctl_fionbio(&fd, true).is_err() {
                 continue;
             }
-            let has_input = !inbox.is_empty();
-            if let Ok(key) = self.add_connection(Connection::new(fd, Phase::Idle, inbox))
-                && has_input
-            {
-                self.drive(key, EventFlags::empty());
-            }
+            self.go_on(Connection::new(fd, Phase::Idle, inbox), then.unwrap_or(Then::Idle));
         }
     }
 }
@@ -110,7 +160,7 @@ struct Job {
     /// What the client is owed from before, such as the answer to its hello.
     outgoing: Vec<u8>,
     inbox: Vec<u8>,
-    head: Head,
+    task: Task,
     workload: Workload,
 }
 
@@ -121,14 +171,14 @@ struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let done = Done(self.done.0.take());
+        let done = std::mem::take(&mut self.done);
         self.returned.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
         let _ = rustix::io::write(&self.returned.wake, &1u64.to_ne_bytes());
     }
 }
 
 fn work(job: Job, mut guard: Guard) {
-    let Job { fd, outgoing, inbox, head, workload } = job;
+    let Job { fd, outgoing, inbox, task, workload } = job;
     if let Workload::TwoUids { uid, gid } = workload
         && file_identity::become_for_good(uid, gid).is_err()
     {
@@ -142,17 +192,38 @@ fn work(job: Job, mut guard: Guard) {
     if Blocking(fd.as_fd()).write_all(&outgoing).is_err() {
         return;
     }
+    let (inbox, then) = match task {
+        Task::Files(head) => (serve_files(&fd, inbox, head), Then::Idle),
+        Task::Read(head) => read_execute(&fd, inbox, head),
+        Task::Stage { head, admitted } => match stage::stage(&admitted.staging) {
+            Ok(staged) => (Some(inbox), Then::Staged { head, admitted, staged }),
+            Err(refusal) => {
+                (answer(&fd, inbox, refusal.status, &refusal.body(), head.keep_alive), Then::Idle)
+            }
+        },
+        Task::Finish { scope, outcome, keep_alive } => {
+            let Found { produced, told } = execute::look(&scope);
+            guard.done.told = told;
+            let inbox = match outcome {
+                Some(outcome) => answer(&fd, inbox, 200, &outcome.executed(produced), keep_alive),
+                None => answer(&fd, inbox, 200, &produced, keep_alive),
+            };
+            (inbox, Then::Idle)
+        }
+    };
+    if let Some(inbox) = inbox {
+        guard.done.connection = Some((fd, inbox));
+        guard.done.then = Some(then);
+    }
+}
+
+/// Each of these gives back what came behind the request, unless the connection cannot go on.
+fn serve_files(fd: &OwnedFd, inbox: Vec<u8>, head: Head) -> Option<Vec<u8>> {
     let content_length = match head.body {
-        super::http::Body::Length(length) => Some(length),
-        super::http::Body::Chunked => None,
+        Body::Length(length) => Some(length),
+        Body::Chunked => None,
     };
-    let mut body = BodyReader {
-        fd: fd.as_fd(),
-        decoder: BodyDecoder::new(head.body),
-        inbox,
-        ready: Vec::new(),
-        given: 0,
-    };
+    let mut body = BodyReader::new(fd.as_fd(), head.body, inbox);
     let request = files::Request {
         method: head.method,
         path: head.path,
@@ -162,10 +233,35 @@ fn work(job: Job, mut guard: Guard) {
     };
     let served = files::serve(&request, &mut body, &mut Blocking(fd.as_fd()));
     let keeps = matches!(served, Ok(KeepAlive::Yes)) && head.keep_alive && body.drain();
-    let inbox = std::mem::take(&mut body.inbox);
-    if keeps {
-        guard.done = Done(Some((fd, inbox)));
+    keeps.then(|| std::mem::take(&mut body.inbox))
+}
+
+fn read_execute(fd: &OwnedFd, inbox: Vec<u8>, head: Head) -> (Option<Vec<u8>>, Then) {
+    let mut body = BodyReader::new(fd.as_fd(), head.body, inbox);
+    match execute::read(&mut body) {
+        Err(_) => (None, Then::Idle),
+        Ok(Err(refusal)) => {
+            let keeps = head.keep_alive && body.drain();
+            let inbox = std::mem::take(&mut body.inbox);
+            (answer(fd, inbox, refusal.status, &refusal.body(), keeps), Then::Idle)
+        }
+        Ok(Ok(checked)) => {
+            (Some(std::mem::take(&mut body.inbox)), Then::Checked { head, checked: Box::new(checked) })
+        }
     }
+}
+
+fn answer(
+    fd: &OwnedFd,
+    inbox: Vec<u8>,
+    status: u16,
+    body: &impl serde::Serialize,
+    keep_alive: bool,
+) -> Option<Vec<u8>> {
+    let mut response = Vec::new();
+    http::write_json(&mut response, status, body, keep_alive);
+    let sent = Blocking(fd.as_fd()).write_all(&response).is_ok();
+    (sent && keep_alive).then_some(inbox)
 }
 
 /// A request's body, from what came in already and then from the connection.
@@ -177,8 +273,12 @@ struct BodyReader<'a> {
     given: usize,
 }
 
-impl BodyReader<'_> {
+impl<'a> BodyReader<'a> {
     const STEP: usize = 64 * 1024;
+
+    fn new(fd: BorrowedFd<'a>, body: Body, inbox: Vec<u8>) -> Self {
+        Self { fd, decoder: BodyDecoder::new(body), inbox, ready: Vec::new(), given: 0 }
+    }
 
     /// Reads the rest away if it is short. True: the next request can follow.
     fn drain(&mut self) -> bool {

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod execs;
+mod execute;
 mod journal;
 mod ports;
 mod streams;

@@ -9,11 +9,13 @@ mod archive_out;
 mod failure;
 mod list;
 mod path;
+pub(super) mod produced;
 mod range;
 mod read;
 mod remove;
 mod reply;
 mod root;
+pub(super) mod stage;
 mod tar_headers;
 mod walk;
 mod watch;
@@ -85,7 +87,7 @@ pub(crate) fn serve(
 
 /// Replaces a small file in the calling thread, with the workload's rights.
 pub(super) fn write_small(file: &SmallFile, workload: Workload) -> Result<(), Refusal> {
-    let write = || write::put_whole(Root::of_this_process()?, &file.path, file.mode, &file.bytes);
+    let write = || write::put_whole(Root::of_this_process()?, &file.path, file.mode, &file.bytes).map(drop);
     let written = match workload {
         Workload::OneUid => write(),
         Workload::TwoUids { uid, gid } => file_identity::with(uid, gid, || Ok(write())).map_err(|error| {
@@ -97,7 +99,7 @@ pub(super) fn write_small(file: &SmallFile, workload: Workload) -> Result<(), Re
 
 /// Replaces a small file in the calling thread, with the rights of the daemon itself.
 pub(super) fn write_as_daemon(path: &str, mode: u32, bytes: &[u8]) -> Result<(), Refusal> {
-    let write = || write::put_whole(Root::of_this_process()?, path, mode, bytes);
+    let write = || write::put_whole(Root::of_this_process()?, path, mode, bytes).map(drop);
     write().map_err(refusal)
 }
 

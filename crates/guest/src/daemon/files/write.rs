@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -60,7 +60,7 @@ pub(super) fn put(
 }
 
 /// The same for contents that are there already; missing directories are made.
-pub(super) fn put_whole(root: &Root, path: &str, mode: u32, bytes: &[u8]) -> Result<(), Failure> {
+pub(super) fn put_whole(root: &Root, path: &str, mode: u32, bytes: &[u8]) -> Result<Stat, Failure> {
     let path = SandboxPath::from_bytes(path.as_bytes())?;
     let place = place_for_writing(root, &path, true)?;
     if place.stat().is_ok_and(|stat| is_directory(&stat)) {
@@ -228,13 +228,14 @@ impl Unfinished {
         Err(refuse(Errno::BUSY))
     }
 
-    fn finish(mut self, mode: Mode, must_be_new: bool, path: &SandboxPath) -> Result<(), Failure> {
+    /// Says what the file is then.
+    fn finish(mut self, mode: Mode, must_be_new: bool, path: &SandboxPath) -> Result<Stat, Failure> {
         fs::fchmod(&self.file, mode).map_err(|errno| Failure::of(errno, path))?;
         let flags = if must_be_new { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
         match fs::renameat_with(&self.dir, &self.name, &self.dir, &self.target, flags) {
             Ok(()) => {
                 self.finished = true;
-                Ok(())
+                fs::fstat(&self.file).map_err(|errno| Failure::of(errno, path))
             }
             Err(Errno::EXIST) if must_be_new => Err(exists_already(path, false)),
             Err(errno) => Err(Failure::of(errno, path)),
