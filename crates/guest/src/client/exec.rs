@@ -68,7 +68,7 @@ pub struct Records {
 }
 
 impl Records {
-    fn new(body: Body) -> Self {
+    pub(super) fn new(body: Body) -> Self {
         Self { body, used: 0, last_seq: None }
     }
 
@@ -291,7 +291,7 @@ impl Guest {
     }
 }
 
-const ACCEPT_RECORDS: [(&str, &str); 1] = [("accept", wire::JOURNAL)];
+pub(super) const ACCEPT_RECORDS: [(&str, &str); 1] = [("accept", wire::JOURNAL)];
 
 pub(super) fn to_json(value: &impl serde::Serialize) -> Result<Vec<u8>, ClientError> {
     serde_json::to_vec(value).map_err(|_| ClientError::Invalid("it has no form on the wire"))
@@ -376,7 +376,7 @@ impl Gathering {
 }
 
 /// Appends up to a limit and says whether everything fitted.
-fn append(to: &mut Vec<u8>, bytes: &[u8], limit: usize) -> bool {
+pub(super) fn append(to: &mut Vec<u8>, bytes: &[u8], limit: usize) -> bool {
     let fitting = bytes.len().min(limit.saturating_sub(to.len()));
     to.extend_from_slice(&bytes[..fitting]);
     fitting == bytes.len()

@@ -40,6 +40,15 @@ struct Streams {
 impl Server {
     /// Starts an exec and writes its `start` record. After an error nothing runs and nothing is recorded.
     pub(super) fn launch(&mut self, spec: &CheckedSpec) -> Result<u32, Refusal> {
+        self.launch_reading(spec, None)
+    }
+
+    /// As `launch`, with this as its standard input.
+    pub(super) fn launch_reading(
+        &mut self,
+        spec: &CheckedSpec,
+        stdin: Option<OwnedFd>,
+    ) -> Result<u32, Refusal> {
         if self.execs.live_count() >= self.settings.max_execs {
             let most = self.settings.max_execs;
             return Err(Refusal::new(429, "too_many_execs", format!("{most} execs run already"))
@@ -61,9 +70,12 @@ impl Server {
             return Err(Refusal::new(507, "journal_full", "the sandbox's journal has reached its limit")
                 .hint("go on in a new sandbox, or make one with a larger journal limit"));
         }
-        let streams = self.open_streams(spec).map_err(|error| {
+        let mut streams = self.open_streams(spec).map_err(|error| {
             Refusal::new(503, "no_descriptors", format!("cannot open the exec's streams: {error}"))
         })?;
+        if let Some(stdin) = stdin {
+            streams.stdin = stdin.into();
+        }
         let tag = Tag::of(number);
         let oom_kills_before = self.oom.count();
         let pid = self.spawn(spec, &streams, tag)?;
