@@ -32,9 +32,11 @@ pub struct CreateContext {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Context {
-    /// Also the id of the exec that its process is.
+    /// Also that of the exec which was its first process.
     #[schema(example = "exec-aaaaaaaaaaaaaaaaaaaaaaaaaa")]
     pub context_id: String,
+    /// The exec that its process is now; a restart makes another one.
+    pub exec_id: String,
     pub sandbox_id: String,
     pub language: String,
     pub cwd: String,

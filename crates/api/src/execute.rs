@@ -211,7 +211,7 @@ pub struct SandboxHealth {
     pub state: String,
     pub environments: Vec<Environment>,
     /// How much code may run at once.
-    pub capacity: u32,
-    pub current_load: u32,
+    pub capacity: u64,
+    pub current_load: u64,
     pub uptime_seconds: u64,
 }

@@ -112,6 +112,8 @@ pub struct Ready {
     pub cache: Cache,
     /// How long the caller waited for it to be made.
     pub build: Duration,
+    /// Whether only its tenant may have it: something of it was built from source, or came from an index of the tenant's.
+    pub is_private: bool,
     pub in_use: InUse,
 }
 
@@ -761,6 +763,7 @@ fn ready_from(
         last_used_at: now,
         cache,
         build,
+        is_private: manifest.tenant.is_some(),
         in_use,
     }
 }

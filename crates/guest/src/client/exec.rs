@@ -68,7 +68,7 @@ pub struct Records {
 }
 
 impl Records {
-    fn new(body: Body) -> Self {
+    pub(super) fn new(body: Body) -> Self {
         Self { body, used: 0, last_seq: None }
     }
 
@@ -376,7 +376,7 @@ impl Gathering {
 }
 
 /// Appends up to a limit and says whether everything fitted.
-fn append(to: &mut Vec<u8>, bytes: &[u8], limit: usize) -> bool {
+pub(super) fn append(to: &mut Vec<u8>, bytes: &[u8], limit: usize) -> bool {
     let fitting = bytes.len().min(limit.saturating_sub(to.len()));
     to.extend_from_slice(&bytes[..fitting]);
     fitting == bytes.len()

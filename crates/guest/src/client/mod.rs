@@ -5,6 +5,7 @@
 
 mod body;
 mod connection;
+mod context;
 mod error;
 mod exec;
 mod execute;
@@ -29,6 +30,7 @@ use serde::de::DeserializeOwned;
 pub use body::Body;
 pub use connection::Connect;
 use connection::{Connection, Identity};
+pub use context::{CellError, CellGathering, CellOutcome, CellStream};
 pub use error::ClientError;
 pub use exec::{Event, ExecStream, Frame, Gathering, Outcome, OutputLimits, Records};
 pub use files::{Change, Entry, EntryKind, FileBody, Listing, Unpacked, WatchStream, WriteFile};

@@ -141,6 +141,11 @@ impl Server {
             if matches!(connection.phase, Phase::Streaming(_))
                 && let Phase::Streaming(mut stream) = std::mem::replace(&mut connection.phase, Phase::Moving)
             {
+                if let (Some(exec), Until::Cell(begin)) = (stream.exec, stream.until)
+                    && let Some(end) = self.contexts.cell_end(exec, begin)
+                {
+                    stream.until = Until::Offset(end);
+                }
                 let end = match (stream.exec, stream.until) {
                     (Some(exec), Until::Exec(moment)) => {
                         self.execs.get(exec).and_then(|exec| exec.end(moment))
@@ -349,7 +354,7 @@ impl Server {
         }
         let parts: Vec<&str> = head.path.split('/').skip(1).collect();
         match (head.method.as_str(), &parts[..]) {
-            ("POST", ["exec"]) => Ok(Taker::Memory(LONGEST_EXEC_BODY)),
+            ("POST", ["exec"] | ["contexts", _, "execute"]) => Ok(Taker::Memory(LONGEST_EXEC_BODY)),
             ("POST", ["execute"]) if execute::is_long(head) => Ok(Taker::Worker(Reading::Execute)),
             ("POST", ["exec", id, "stdin"]) => Ok(Taker::Stdin(self.find_exec(id)?)),
             ("POST", ["accept"]) => Ok(Taker::Park),
@@ -374,7 +379,8 @@ impl Server {
         mut decoder: BodyDecoder,
         mut body: Vec<u8>,
     ) -> Step {
-        let most = if head.path == "/exec" { LONGEST_EXEC_BODY } else { LONGEST_BODY };
+        let is_long = head.path == "/exec" || head.path.starts_with("/contexts/");
+        let most = if is_long { LONGEST_EXEC_BODY } else { LONGEST_BODY };
         if !decoder.is_done() {
             let room = (most + 1).saturating_sub(body.len());
             match decoder.decode(&connection.inbox, &mut body, room) {

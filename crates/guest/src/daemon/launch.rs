@@ -43,6 +43,8 @@ struct Streams {
 pub(super) struct Beside {
     pub(super) tool_name: Option<String>,
     pub(super) execution: Option<Box<Execution>>,
+    /// Its standard input, instead of what the spec says.
+    pub(super) stdin: Option<OwnedFd>,
 }
 
 impl Server {
@@ -75,9 +77,12 @@ impl Server {
             return Err(Refusal::new(507, "journal_full", "the sandbox's journal has reached its limit")
                 .hint("go on in a new sandbox, or make one with a larger journal limit"));
         }
-        let streams = self.open_streams(spec).map_err(|error| {
+        let mut streams = self.open_streams(spec).map_err(|error| {
             Refusal::new(503, "no_descriptors", format!("cannot open the exec's streams: {error}"))
         })?;
+        if let Some(stdin) = beside.stdin.take() {
+            streams.stdin = stdin.into();
+        }
         let tag = Tag::of(number);
         let oom_kills_before = self.oom.count();
         let pid = self.spawn(spec, &streams, tag)?;

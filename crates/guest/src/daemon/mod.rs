@@ -4,6 +4,7 @@
 //! may block, get a thread of their own while they last.
 
 mod connection;
+mod contexts;
 mod conversation;
 mod ending;
 mod environments;

@@ -102,6 +102,7 @@ impl Server {
             }
             ("POST", ["listen"]) => self.listen(connection, &parse(body)?),
             ("POST", ["accept", "open"]) => self.open_parked(body),
+            (_, ["contexts", rest @ ..]) => self.answer_contexts(connection, head, rest, body),
             (
                 _,
                 [
@@ -209,7 +210,7 @@ impl Server {
     }
 
     /// The first seq a reader wants: asked for, or behind the last event it got before it reconnected.
-    fn first_seq(&self, head: &Head) -> Result<Option<u64>, Refusal> {
+    pub(super) fn first_seq(&self, head: &Head) -> Result<Option<u64>, Refusal> {
         if let Some(from) = head.parameter("from") {
             let from = from.parse().map_err(|_| Refusal::invalid("from is the number of a record"))?;
             return Ok(Some(from));
@@ -328,7 +329,7 @@ impl Server {
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body)
         .map_err(|error| Refusal::invalid(format!("the body is not what is expected: {error}")))
 }

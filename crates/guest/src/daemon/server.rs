@@ -18,6 +18,7 @@ use rustix::rand::GetRandomFlags;
 use serde_json::Value;
 
 use super::connection::{Connection, Phase};
+use super::contexts::Contexts;
 use super::environments::Environments;
 use super::exec::{Execs, Which};
 use super::files::stage::Fingerprint;
@@ -43,7 +44,7 @@ const EXIT_ASKED: i32 = 0;
 /// Beside one connection for each exec that may run.
 const SPARE_CONNECTIONS: usize = 64;
 const EVENTS_AT_ONCE: usize = 32;
-const FEATURES: &[&str] = &["exec", "files", "journal", "listen", "ports", "accept", "forward"];
+const FEATURES: &[&str] = &["exec", "files", "journal", "listen", "ports", "accept", "forward", "contexts"];
 
 /// Whom an event is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +59,7 @@ pub(super) enum Token {
     Forward(u64),
     Output(u32, Which),
     Input(u32),
+    Context(u32),
 }
 
 impl Token {
@@ -76,6 +78,7 @@ impl Token {
             Self::Output(exec, Which::Stderr) => (9, exec.into()),
             Self::Input(exec) => (10, exec.into()),
             Self::Forward(number) => (11, number),
+            Self::Context(exec) => (14, exec.into()),
         };
         kind << 56 | number
     }
@@ -95,6 +98,7 @@ impl Token {
             9 => Self::Output(number as u32, Which::Stderr),
             10 => Self::Input(number as u32),
             11 => Self::Forward(number),
+            14 => Self::Context(number as u32),
             _ => return None,
         })
     }
@@ -143,6 +147,7 @@ pub(super) struct Server {
     pub(super) epoll: Epoll,
     pub(super) journal: Journal,
     pub(super) execs: Execs,
+    pub(super) contexts: Contexts,
     pub(super) timers: Timers,
     pub(super) connections: Slots<Connection>,
     pub(super) parked: VecDeque<u64>,
@@ -201,6 +206,7 @@ impl Server {
             epoll,
             journal,
             execs: Execs::default(),
+            contexts: Contexts::default(),
             timers,
             connections: Slots::new(),
             parked: VecDeque::new(),
@@ -292,6 +298,7 @@ impl Server {
                     self.dispatch(token, event.flags);
                 }
             }
+            self.settle_cells();
             self.settle();
             self.deliver();
             self.watch_forwarded();
@@ -313,6 +320,7 @@ impl Server {
                 self.read_output(exec, which);
             }
             Token::Input(exec) => self.write_input(exec),
+            Token::Context(exec) => self.drive_context(exec, flags),
         }
     }
 
@@ -330,6 +338,7 @@ impl Server {
         while let Some(reaped) = spawn::reap_any() {
             if let Some(number) = self.execs.note_reaped(reaped) {
                 self.drain_output(number);
+                self.interpreter_ended(number);
                 self.unsettled.push(number);
             }
         }
@@ -344,6 +353,7 @@ impl Server {
                 Due::Hello(key) => self.drop_silent(key),
                 Due::Connect(key) => self.give_up_connecting(key),
                 Due::Timeout(exec) => self.timeout_is_over(exec),
+                Due::Cell(exec) => self.cell_is_due(exec),
                 Due::Ending(exec) => self.go_on_ending(exec),
                 Due::Unwritten | Due::Forward => {}
                 Due::Look if !self.journal.has_a_name() => self.end_sandbox(EXIT_FORGOTTEN),

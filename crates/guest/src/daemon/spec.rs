@@ -42,10 +42,7 @@ fn check(spec: ExecSpec) -> Result<CheckedSpec, Refusal> {
     if arguments.iter().any(|argument| argument.contains('\0')) {
         return Err(Refusal::invalid("an argument contains a zero byte, which no program can be given"));
     }
-    let cwd = spec.cwd.unwrap_or_else(|| DEFAULT_CWD.into());
-    if !cwd.starts_with('/') || cwd.contains('\0') {
-        return Err(Refusal::invalid(format!("the working directory {cwd:?} is not an absolute path")));
-    }
+    let cwd = check_directory(spec.cwd)?;
     check_environment(&spec.env)?;
     Ok(CheckedSpec {
         exec_id: spec.exec_id,
@@ -59,6 +56,15 @@ fn check(spec: ExecSpec) -> Result<CheckedSpec, Refusal> {
     })
 }
 
+/// The working directory: the one given, or the usual one.
+pub(super) fn check_directory(cwd: Option<String>) -> Result<String, Refusal> {
+    let cwd = cwd.unwrap_or_else(|| DEFAULT_CWD.into());
+    if !cwd.starts_with('/') || cwd.contains('\0') {
+        return Err(Refusal::invalid(format!("the working directory {cwd:?} is not an absolute path")));
+    }
+    Ok(cwd)
+}
+
 pub(super) fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Refusal> {
     for (name, value) in env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
@@ -68,7 +74,7 @@ pub(super) fn check_environment(env: &BTreeMap<String, String>) -> Result<(), Re
     Ok(())
 }
 
-fn timeout(seconds: f64) -> Result<u64, Refusal> {
+pub(super) fn timeout(seconds: f64) -> Result<u64, Refusal> {
     const LONGEST_SECONDS: f64 = 100.0 * 365.0 * 86_400.0;
     if !seconds.is_finite() || seconds <= 0.0 {
         return Err(Refusal::invalid(format!("a timeout of {seconds} s is not possible"))

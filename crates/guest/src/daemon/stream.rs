@@ -45,6 +45,8 @@ pub(super) enum Format {
 pub(super) enum Until {
     /// When its exec has come that far.
     Exec(Moment),
+    /// When the cell that began with this record has ended. Its end is an offset then.
+    Cell(u64),
     /// At this offset.
     Offset(u64),
     /// When the reader leaves.
@@ -108,14 +110,15 @@ impl Stream {
         journal: &Journal,
         end: Option<&End>,
     ) -> io::Result<Pumped> {
-        if self.held_until.is_some_and(|due| end.is_none() && clock::boot_nanos() < due) {
+        let is_over = end.is_some() || matches!(self.until, Until::Offset(_));
+        if self.held_until.is_some_and(|due| !is_over && clock::boot_nanos() < due) {
             return Ok(Pumped::Waiting);
         }
         self.held_until = None;
         let stop = match self.until {
             Until::Offset(offset) => Some(offset),
             Until::Exec(_) => end.map(|end| end.offset),
-            Until::Never => None,
+            Until::Cell(_) | Until::Never => None,
         };
         let mut budget = SENT_AT_ONCE as u64;
         loop {

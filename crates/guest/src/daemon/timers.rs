@@ -19,6 +19,8 @@ pub(super) enum Due {
     Connect(u64),
     /// The timeout of an exec.
     Timeout(u32),
+    /// The time of a context's cell, or the grace after it.
+    Cell(u32),
     /// The next step of ending an exec.
     Ending(u32),
     /// Another attempt to write records that did not fit.

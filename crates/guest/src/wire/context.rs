@@ -10,7 +10,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateContext {
-    /// The context's id: that of the exec which is its interpreter. A repeated one is the same context.
+    /// The context's id: that of the exec which is its first interpreter. A repeated one is the same context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_id: Option<ExecId>,
     /// `python` when absent.
@@ -28,12 +28,14 @@ pub struct CreateContext {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Context {
+    /// Its own, also after a restart.
+    pub context_id: ExecId,
     /// Of its interpreter: a restarted context has another one.
     pub exec_id: ExecId,
     pub language: String,
     pub cwd: String,
     pub state: ContextState,
-    /// How many cells have been run.
+    /// How many cells this interpreter has been given. An empty one does not count.
     pub execution_count: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env_name: Option<String>,
@@ -67,38 +69,44 @@ pub struct Cell {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum CellEvent {
-    /// A cell begins. Records up to its `end` are its own.
-    Begin {
-        execution_count: u64,
-    },
+    /// A cell begins. Records up to its `end` are its own. The daemon writes it before the interpreter gets the code.
+    Begin { execution_count: u64 },
     /// The value of the last expression, by media type.
-    Result {
-        execution_count: u64,
-        data: BTreeMap<String, Value>,
-    },
+    Result { execution_count: u64, data: BTreeMap<String, Value> },
     /// Something was shown, as by `display` or `plt.show`.
-    Display {
-        data: BTreeMap<String, Value>,
-    },
+    Display { data: BTreeMap<String, Value> },
     /// The code raised.
-    Error {
-        name: String,
-        value: String,
-        traceback: Vec<String>,
+    Error { name: String, value: String, traceback: Vec<String> },
+    /// A piece of an event that is longer than a record can be: the texts of all pieces up to the last one are the event
+    /// as JSON. Nothing else of the same cell comes in between.
+    Part { text: String, last: bool },
+    /// Something was told that the journal has no room for.
+    Omitted {
+        /// `result`, `display` or `error`.
+        what: String,
+        bytes: u64,
     },
-    End {
-        execution_count: u64,
-        status: CellStatus,
-    },
+    /// Always the last of a cell, and always written by the daemon, also when the interpreter has died.
+    End { execution_count: u64, status: CellStatus },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CellStatus {
     Success,
+    /// The code raised, or a shell's last command failed.
     Error,
+    /// It was interrupted on request.
     Interrupted,
+    /// Its time was over. Whether its context went on is in the context's state.
     Timeout,
     /// The process ended under it.
     Died,
 }
+
+/// A longer piece of code is refused.
+pub const LONGEST_CELL: usize = 2 * 1024 * 1024;
+/// An event up to this length is kept whole, in parts where it must be; an interpreter that tells more is ended.
+pub const LONGEST_EVENT: usize = 8 * 1024 * 1024;
+/// So many contexts a sandbox has at once, those that have died and were not deleted among them.
+pub const MOST_CONTEXTS: usize = 32;

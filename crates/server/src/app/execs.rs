@@ -264,6 +264,27 @@ impl App {
         self.run(guest, exec, asked, afterwards).await
     }
 
+    /// Notes an exec that runs already, and follows it to its end.
+    pub(super) async fn note_running(
+        self: &Arc<Self>,
+        caller: &Caller,
+        leased: &Arc<Leased>,
+        spec: ExecSpec,
+    ) -> Result<(), Fault> {
+        let (program, policy) = (Program::Command, None);
+        let asked = ExecRequest { spec, program, policy, background: true, output_limit: 0 };
+        let asked = self.settled(caller, asked).await?;
+        let context = caller.context(self);
+        let exec = asked.planned().in_sandbox(leased.sandbox, leased.owner(), context.now);
+        if matches!(self.begin(context, &exec).await?, Begun::New) {
+            self.tidings.has_begun(&exec);
+            let app = Arc::clone(self);
+            let span = spans::exec(exec.lease, exec.sandbox, exec.id);
+            self.tasks.spawn(async move { app.follow_again(&exec).await }.instrument(span));
+        }
+        Ok(())
+    }
+
     async fn begin(self: &Arc<Self>, context: Context, exec: &Exec) -> Result<Begun, Fault> {
         match self.store.begin_exec(context.clone(), exec.clone()).await {
             // The store may not know yet that others have ended.

@@ -104,6 +104,7 @@ impl App {
         let blobs = Blobs::open(&settings.blobs)?;
         let tokens = settings.tokens.clone().map(Tokens::new);
         let egress = settings.egress.clone().map(Egress::new).transpose()?.map(Arc::new);
+        let environments = settings.code.environments.clone();
         let metrics = Metrics::new(settings.span_counts.as_ref());
         Ok(Arc::new(Self {
             store,
@@ -120,7 +121,7 @@ impl App {
             allowances: Allowances::default(),
             blobs,
             egress,
-            environments: settings.code.environments.clone(),
+            environments,
             warming: Warming::default(),
             metrics,
             census: Census::default(),

@@ -7,10 +7,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use cubicle_api as api;
-use cubicle_guest::journal::Kind as RecordKind;
+use cubicle_guest::client::{CellGathering, OutputLimits};
 use cubicle_guest::wire;
-use cubicle_guest::wire::context::{CellEvent, CellStatus, ContextState};
-use cubicle_model::{ExecId, Fault, Kind, SandboxId};
+use cubicle_guest::wire::context::{CellStatus, ContextState};
+use cubicle_model::{ExecId, Fault, SandboxId};
 use futures_util::stream;
 
 use super::problem::Answer;
@@ -156,64 +156,31 @@ pub(super) async fn execute(
 
 /// The whole of a cell as one answer.
 async fn gather(mut outputs: CellOutputs) -> Result<api::CellResult, Fault> {
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut shown = 0;
-    let mut result = api::CellResult {
-        status: name(CellStatus::Died).into(),
-        execution_count: 0,
-        stdout: String::new(),
-        stderr: String::new(),
-        results: Vec::new(),
-        error: None,
-        truncated: false,
-        seq: 0,
-    };
+    let limits = OutputLimits { stdout: LARGEST_ANSWER, stderr: LARGEST_ANSWER };
+    let mut gathering = CellGathering::new(limits);
+    let mut seq = 0;
     while let Some(frame) = outputs.next().await? {
-        if result.seq == 0 {
-            result.seq = frame.seq;
-        }
-        match frame.kind {
-            RecordKind::Stdout => result.truncated |= !take(&mut stdout, &frame.bytes),
-            RecordKind::Stderr => result.truncated |= !take(&mut stderr, &frame.bytes),
-            RecordKind::Truncated | RecordKind::Lost => result.truncated = true,
-            RecordKind::Cell => {
-                let event = serde_json::from_slice(&frame.bytes).map_err(|error| {
-                    Fault::new(Kind::Internal, "a context told something unreadable").because(error)
-                })?;
-                shown += frame.bytes.len();
-                match event {
-                    CellEvent::Begin { execution_count } => result.execution_count = execution_count,
-                    CellEvent::Result { .. } | CellEvent::Display { .. } if shown > LARGEST_ANSWER => {
-                        result.truncated = true;
-                    }
-                    CellEvent::Result { data, .. } => {
-                        result.results.push(api::CellOutput { is_result: true, data });
-                    }
-                    CellEvent::Display { data } => {
-                        result.results.push(api::CellOutput { is_result: false, data });
-                    }
-                    CellEvent::Error { name, value, traceback } => {
-                        result.error = Some(api::CellError { name, value, traceback });
-                    }
-                    CellEvent::End { status, execution_count } => {
-                        result.status = name(status).into();
-                        result.execution_count = execution_count;
-                    }
-                }
-            }
-            _ => {}
-        }
+        seq = if seq == 0 { frame.seq } else { seq };
+        gathering.take(&frame.as_frame())?;
     }
-    result.stdout = String::from_utf8_lossy(&stdout).into_owned();
-    result.stderr = String::from_utf8_lossy(&stderr).into_owned();
-    Ok(result)
-}
-
-/// Whether all of it fitted.
-fn take(into: &mut Vec<u8>, bytes: &[u8]) -> bool {
-    let room = LARGEST_ANSWER.saturating_sub(into.len());
-    into.extend_from_slice(&bytes[..bytes.len().min(room)]);
-    bytes.len() <= room
+    let cell = gathering.outcome()?;
+    let shown = cell.displays.into_iter().map(|data| api::CellOutput { is_result: false, data });
+    let result = cell.result.map(|data| api::CellOutput { is_result: true, data });
+    let results = shown.chain(result).collect();
+    Ok(api::CellResult {
+        status: name(cell.status).into(),
+        execution_count: cell.execution_count,
+        stdout: String::from_utf8_lossy(&cell.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&cell.stderr).into_owned(),
+        results,
+        error: cell.error.map(|error| api::CellError {
+            name: error.name,
+            value: error.value,
+            traceback: error.traceback,
+        }),
+        truncated: cell.stdout_truncated || cell.stderr_truncated || cell.omitted > 0,
+        seq,
+    })
 }
 
 fn name(status: CellStatus) -> &'static str {
@@ -228,7 +195,8 @@ fn name(status: CellStatus) -> &'static str {
 
 fn show(sandbox: SandboxId, context: wire::context::Context) -> api::Context {
     api::Context {
-        context_id: context.exec_id.to_string(),
+        context_id: context.context_id.to_string(),
+        exec_id: context.exec_id.to_string(),
         sandbox_id: sandbox.to_string(),
         language: context.language,
         cwd: context.cwd,

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cubicle_api as api;
 use cubicle_envs::{Listed, Ready};
-use cubicle_guest::wire;
+use cubicle_guest::wire::{self, Activity};
 use cubicle_model::{Exit, Fault, Kind, SandboxId};
 
 use super::problem::Answer;
@@ -77,10 +77,15 @@ pub(super) async fn health(
     let health = app.health_of(&caller, sandbox).await?;
     Ok(Reply(api::SandboxHealth {
         status: health.status,
-        state: health.state,
+        state: match health.state {
+            Activity::Idle => "idle",
+            Activity::Busy => "busy",
+            Activity::Warming => "warming",
+        }
+        .into(),
         environments: health.environments.into_iter().map(show_inside).collect(),
-        capacity: health.capacity,
-        current_load: health.current_load,
+        capacity: health.capacity as u64,
+        current_load: health.current_load as u64,
         uptime_seconds: health.uptime_seconds,
     }))
 }

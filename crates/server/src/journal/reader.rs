@@ -52,7 +52,7 @@ impl OwnedFrame {
         matches!(self.kind, RecordKind::Stdout | RecordKind::Stderr)
     }
 
-    pub(super) fn as_frame(&self) -> Frame<'_> {
+    pub(crate) fn as_frame(&self) -> Frame<'_> {
         Frame {
             exec: 0,
             seq: self.seq,

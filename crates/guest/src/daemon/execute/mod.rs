@@ -229,7 +229,7 @@ impl Server {
             started_us: clock::unix_micros(),
             exited_us: None,
         };
-        let mut beside = Beside { tool_name, execution: Some(Box::new(execution)) };
+        let mut beside = Beside { tool_name, execution: Some(Box::new(execution)), stdin: None };
         match self.launch_with(&spec, &mut beside) {
             Ok(exec) => self.follow_execute(connection, head, exec),
             Err(refusal) => {

@@ -98,7 +98,7 @@ impl App {
             };
             let mut mounts = vec![mount(&ready.path, &ready.target)];
             if let Some(prefix) = &ready.prefix {
-                mounts.push(mount(&prefix.path, &prefix.target));
+                mounts.push(mount(&prefix.source, &prefix.target));
             }
             let binding = Binding { mounts, ..Binding::default() };
             self.changing("attach", sandbox, self.backend.bind(sandbox, &binding)).await?;
@@ -115,7 +115,7 @@ impl App {
         if attached.state().asked {
             return Ok(());
         }
-        let environments = guest.envs().await?.environments;
+        let environments = guest.envs().await?;
         let mut state = attached.state();
         state.asked = true;
         for Environment { name, key, .. } in environments {

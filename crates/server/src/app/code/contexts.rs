@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cubicle_guest::client::{ExecStream, Guest};
+use cubicle_guest::client::{CellStream, Guest};
 use cubicle_guest::wire::context::{Cell, Context, CreateContext};
-use cubicle_model::{Command, ExecId, ExecSpec, Fault, Kind, SandboxId, Scope};
+use cubicle_model::{Command, ExecId, ExecSpec, Fault, SandboxId, Scope};
 
 use super::{AskedEnvironment, ContextStart};
 use crate::app::execs::{ExecRequest, Program};
@@ -15,7 +15,7 @@ use crate::redaction::frames::{FrameMask, PATIENCE};
 /// The frames of one cell, masked.
 #[derive(Debug)]
 pub(crate) struct CellOutputs {
-    stream: ExecStream,
+    stream: CellStream,
     mask: FrameMask,
     ended: bool,
 }
@@ -99,7 +99,7 @@ impl App {
 
     pub(crate) async fn contexts(&self, caller: &Caller, sandbox: SandboxId) -> Result<Vec<Context>, Fault> {
         caller.must(Scope::Read)?;
-        Ok(self.guest_of(caller, sandbox).await?.contexts().await?.contexts)
+        Ok(self.guest_of(caller, sandbox).await?.contexts().await?)
     }
 
     pub(crate) async fn context(
@@ -140,16 +140,24 @@ impl App {
         sandbox: SandboxId,
         id: ExecId,
     ) -> Result<(), Fault> {
-        Ok(self.guest_to_run_in(caller, sandbox).await?.interrupt_context(id).await?)
+        self.guest_to_run_in(caller, sandbox).await?.interrupt_context(id).await?;
+        Ok(())
     }
 
     pub(crate) async fn restart_context(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         sandbox: SandboxId,
         id: ExecId,
     ) -> Result<Context, Fault> {
-        Ok(self.guest_to_run_in(caller, sandbox).await?.restart_context(id).await?)
+        caller.must(Scope::Run)?;
+        let leased = self.in_use(caller, sandbox).await?;
+        let context = leased.guest().await?.restart_context(id).await?;
+        // Its interpreter is another exec now, and is noted as one.
+        let command = vec![context.language.clone(), "context".into()];
+        let spec = ExecSpec { exec_id: Some(context.exec_id), ..ExecSpec::new(Command::Argv(command)) };
+        self.note_running(caller, &leased, spec).await?;
+        Ok(context)
     }
 
     pub(crate) async fn delete_context(
@@ -158,9 +166,7 @@ impl App {
         sandbox: SandboxId,
         id: ExecId,
     ) -> Result<(), Fault> {
-        match self.guest_to_run_in(caller, sandbox).await?.delete_context(id).await.map_err(Fault::from) {
-            Err(fault) if fault.kind() == Kind::NotFound => Err(fault.hint("GET …/contexts lists what there is")),
-            outcome => outcome,
-        }
+        self.guest_to_run_in(caller, sandbox).await?.delete_context(id).await?;
+        Ok(())
     }
 }

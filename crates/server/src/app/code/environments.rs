@@ -200,7 +200,7 @@ impl App {
         sandbox: SandboxId,
     ) -> Result<Vec<Environment>, Fault> {
         caller.must(Scope::Read)?;
-        Ok(self.guest_of(caller, sandbox).await?.envs().await?.environments)
+        Ok(self.guest_of(caller, sandbox).await?.envs().await?)
     }
 
     /// Makes an environment and attaches it to a sandbox, so that code that names it finds it there.

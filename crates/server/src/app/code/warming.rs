@@ -47,7 +47,7 @@ impl Warming {
         let mut demand = self.demand();
         let demand = demand.entry(template.clone()).or_default();
         demand.last = Some(now);
-        if let Some(ready) = environment.filter(|ready| ready.is_for_everybody()) {
+        if let Some(ready) = environment.filter(|ready| !ready.is_private) {
             demand.environments.retain(|(other, _)| other.key != ready.key);
             demand.environments.push((Arc::clone(ready), now));
         }
