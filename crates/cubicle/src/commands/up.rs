@@ -113,6 +113,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         link_secret: home.link_secret()?,
         sealing_keys,
         egress,
+        code: cubicle_server::CodeSettings { warm_interpreters: true, ..Default::default() },
         log_masks,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),

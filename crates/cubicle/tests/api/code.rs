@@ -34,7 +34,10 @@ fn code_gets_its_files_and_gives_back_what_it_made() {
     let done = execute(&server, &sandbox, &asked);
     assert_eq!(done["status"], "success", "{done}");
     assert_eq!((&done["output"], &done["stdout"]), (&json!("3\n"), &json!("3\n")));
-    assert_eq!((&done["stderr"], &done["exit_code"], &done["timed_out"]), (&json!(""), &json!(0), &json!(false)));
+    assert_eq!(
+        (&done["stderr"], &done["exit_code"], &done["timed_out"]),
+        (&json!(""), &json!(0), &json!(false))
+    );
     assert!(done["execution_time_ms"].as_f64().is_some_and(|took| took > 0.0), "{done}");
     let files = done["files_produced"].as_object().expect("files");
     assert_eq!(files.keys().collect::<Vec<_>>(), ["deep/er/note.txt", "result.json"], "{done}");
@@ -56,7 +59,12 @@ fn code_ends_as_it_ends() {
         (json!({ "code": "import time; time.sleep(60)", "timeout_seconds": 0.3 }), "timeout", 124, true),
         (json!({ "code": "exit 4", "language": "bash" }), "error", 4, false),
         (json!({ "code": "print(input())", "stdin": "hello\n" }), "success", 0, false),
-        (json!({ "code": "import os; assert os.environ['A'] == 'b'", "env": { "A": "b" } }), "success", 0, false),
+        (
+            json!({ "code": "import os; assert os.environ['A'] == 'b'", "env": { "A": "b" } }),
+            "success",
+            0,
+            false,
+        ),
         (json!({ "code": "import os; assert os.getcwd() == '/tmp'", "cwd": "/tmp" }), "success", 0, false),
     ];
     for (asked, status, code, timed_out) in table {
@@ -136,10 +144,12 @@ fn a_kept_sandbox_is_used_again_where_its_template_says_so() {
     let recipe = json!({ "reuse": "same_user", "pool": { "size": 0, "min_idle": 0, "ceiling": 0 } });
     server.put("/api/v1/templates/kept", &recipe).ok();
     let place = json!({ "template": "kept" });
-    let first = server.post("/api/v1/execute", &json!({ "code": "open('note', 'w').write('1')", "place": place }));
+    let first =
+        server.post("/api/v1/execute", &json!({ "code": "open('note', 'w').write('1')", "place": place }));
     let first = first.ok()["sandbox_id"].clone();
     let again = eventually("the kept sandbox", || {
-        let done = server.post("/api/v1/execute", &json!({ "code": "print(open('note').read())", "place": place }));
+        let done =
+            server.post("/api/v1/execute", &json!({ "code": "print(open('note').read())", "place": place }));
         let done = done.ok();
         (done["sandbox_id"] == first).then_some(done)
     });
@@ -196,7 +206,8 @@ fn a_hundred_clients_at_once_all_get_their_answers() {
                     eventually("room for code", || {
                         let answer = server.post(&format!("/api/v1/sandboxes/{sandbox}/execute"), &asked);
                         // A sandbox takes so much at once, and says so at once.
-                        (answer.status != 429).then(|| answer.ok()["output"].as_str().unwrap_or("?").to_owned())
+                        (answer.status != 429)
+                            .then(|| answer.ok()["output"].as_str().unwrap_or("?").to_owned())
                     })
                 })
             })

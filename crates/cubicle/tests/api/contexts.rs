@@ -43,7 +43,12 @@ fn state_is_kept_from_one_cell_to_the_next() {
     // Another context has nothing of it.
     let other = Context::new(&server, &sandbox);
     assert_eq!(other.cell("x")["error"]["name"], "NameError");
-    assert_eq!(server.get(&format!("/api/v1/sandboxes/{sandbox}/contexts")).ok()["contexts"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        server.get(&format!("/api/v1/sandboxes/{sandbox}/contexts")).ok()["contexts"]
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
 }
 
 #[test]
@@ -54,7 +59,8 @@ fn a_cell_is_a_stream_that_can_be_read_again() {
     let asked = json!({ "code": "print('one')\nprint('two')\n3" }).to_string();
     let with = With { key: None, headers: &[("accept", "application/x-ndjson")] };
     let reply = server.request("POST", &format!("{}/execute", context.path), asked.as_bytes(), &with);
-    let frames: Vec<Value> = reply.text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let frames: Vec<Value> =
+        reply.text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let kinds: Vec<&str> = frames.iter().map(|frame| frame["kind"].as_str().expect("a kind")).collect();
     assert_eq!((kinds.first(), kinds.last()), (Some(&"cell"), Some(&"cell")), "{frames:?}");
     assert_eq!(frames[0]["data"]["event"], "begin");
@@ -64,7 +70,8 @@ fn a_cell_is_a_stream_that_can_be_read_again() {
     // The same frames, from the exec that the context is.
     let id = context.path.rsplit('/').next().expect("an id");
     let seq = frames[1]["seq"].as_u64().expect("a seq");
-    let mut again = server.stream(&format!("/api/v1/execs/{id}/output?from={seq}"), &[("accept", "application/x-ndjson")]);
+    let mut again = server
+        .stream(&format!("/api/v1/execs/{id}/output?from={seq}"), &[("accept", "application/x-ndjson")]);
     let mut line = String::new();
     again.read_line(&mut line).expect("a line");
     assert_eq!(serde_json::from_str::<Value>(&line).expect("JSON"), frames[1]);
@@ -76,7 +83,11 @@ fn a_context_can_be_interrupted_restarted_and_deleted() {
     let (_, sandbox) = server.lease(&json!({}));
     let context = Context::new(&server, &sandbox);
     context.cell("kept = 1");
-    assert_eq!(server.post(&format!("{}/interrupt", context.path), &json!({})).status, 204, "idle is no error");
+    assert_eq!(
+        server.post(&format!("{}/interrupt", context.path), &json!({})).status,
+        204,
+        "idle is no error"
+    );
     let interrupted = std::thread::scope(|scope| {
         let running = scope.spawn(|| context.cell("import time\ntime.sleep(60)"));
         eventually("a busy context", || (server.get(&context.path).ok()["state"] == "busy").then_some(()));
@@ -99,7 +110,10 @@ fn a_context_can_be_interrupted_restarted_and_deleted() {
     assert_eq!(context.cell("kept")["error"]["name"], "NameError", "a restart takes everything");
     let died = context.cell("import os; os._exit(3)");
     assert_eq!(died["status"], "died", "{died}");
-    assert_eq!(server.post(&format!("{}/execute", context.path), &json!({ "code": "1" })).refused(409), "conflict");
+    assert_eq!(
+        server.post(&format!("{}/execute", context.path), &json!({ "code": "1" })).refused(409),
+        "conflict"
+    );
     assert_eq!(server.delete(&context.path).status, 204);
     assert_eq!(server.get(&context.path).refused(404), "not_found");
 }

@@ -62,11 +62,7 @@ fn server() -> Option<Server> {
     );
     std::fs::write(&settings, text).expect("a file can be written");
     let settings = settings.display().to_string();
-    Some(Server::start_on(
-        host,
-        &["--pool-size", "2"],
-        &[("CUBICLE_CONFIG", &settings), ("CUBICLE_UV", &uv)],
-    ))
+    Some(Server::start_on(host, &["--pool-size", "2"], &[("CUBICLE_CONFIG", &settings), ("CUBICLE_UV", &uv)]))
 }
 
 fn greet(server: &Server, asked: &Value) -> Value {
@@ -79,21 +75,31 @@ fn requirements_are_there_and_the_second_time_at_once() {
     let asked = json!({ "code": "import greeting; print(greeting.WORD)", "requirements": ["greeting"], "env_name": "polite" });
     let first = greet(&server, &asked);
     assert_eq!((&first["status"], &first["output"]), (&json!("success"), &json!("good day\n")), "{first}");
-    assert_eq!((&first["env"]["name"], &first["env"]["cache"]), (&json!("polite"), &json!("miss")), "{first}");
+    assert_eq!(
+        (&first["env"]["name"], &first["env"]["cache"]),
+        (&json!("polite"), &json!("miss")),
+        "{first}"
+    );
     assert!(first["env"]["build_ms"].as_f64().is_some_and(|took| took > 0.0));
     let second = greet(&server, &asked);
-    assert_eq!((&second["env"]["cache"], &second["output"]), (&json!("hit"), &json!("good day\n")), "{second}");
+    assert_eq!(
+        (&second["env"]["cache"], &second["output"]),
+        (&json!("hit"), &json!("good day\n")),
+        "{second}"
+    );
     let older = json!({ "code": "import greeting; print(greeting.WORD)", "requirements": ["greeting<2"] });
     assert_eq!(greet(&server, &older)["output"], "hello\n");
     let listed = server.get("/api/v1/envs").ok();
-    let polite = listed["environments"].as_array().expect("a list").iter().find(|one| one["name"] == "polite");
+    let polite =
+        listed["environments"].as_array().expect("a list").iter().find(|one| one["name"] == "polite");
     let polite = polite.expect("it has its name");
     assert_eq!(polite["packages"], json!(["greeting==2.0"]), "{listed}");
     for field in ["python_version", "created_at", "last_used_at"] {
         assert!(polite[field].as_str().is_some_and(|text| !text.is_empty()), "{polite}");
     }
     // By its name alone.
-    let named = greet(&server, &json!({ "code": "import greeting; print(greeting.WORD)", "env_name": "polite" }));
+    let named =
+        greet(&server, &json!({ "code": "import greeting; print(greeting.WORD)", "env_name": "polite" }));
     assert_eq!((&named["output"], &named["env"]["cache"]), (&json!("good day\n"), &json!("hit")), "{named}");
 }
 
@@ -122,7 +128,10 @@ fn an_environment_is_attached_to_a_running_sandbox_and_nobody_inside_can_change_
     assert!(!done["output"].as_str().expect("text").contains("wrote"), "{done}");
     assert!(!done["output"].as_str().expect("text").contains("removed"), "{done}");
     // Whoever comes next finds it as it was.
-    let next = greet(&server, &json!({ "code": "import greeting; print(greeting.WORD)", "requirements": ["greeting"] }));
+    let next = greet(
+        &server,
+        &json!({ "code": "import greeting; print(greeting.WORD)", "requirements": ["greeting"] }),
+    );
     assert_eq!((&next["output"], &next["env"]["cache"]), (&json!("good day\n"), &json!("hit")), "{next}");
     assert_eq!(server.delete(&format!("{envs}/polite")).status, 204);
     assert_eq!(server.get(&envs).ok()["environments"], json!([]));
@@ -134,10 +143,14 @@ fn what_cannot_be_had_is_said_and_nothing_runs() {
     let unresolvable = json!({ "code": "open('ran', 'w')", "requirements": ["no-such-package"] });
     let refused = server.post("/api/v1/execute", &unresolvable);
     assert!((400..500).contains(&refused.status), "{refused:?}");
-    assert!(refused.json()["error"]["message"].as_str().is_some_and(|text| text.contains("no-such-package")), "{refused:?}");
+    assert!(
+        refused.json()["error"]["message"].as_str().is_some_and(|text| text.contains("no-such-package")),
+        "{refused:?}"
+    );
     let conflicting = json!({ "code": "1", "requirements": ["greeting<2", "greeting>=2"] });
     assert!((400..500).contains(&server.post("/api/v1/execute", &conflicting).status));
-    let elsewhere = json!({ "code": "1", "requirements": ["greeting"], "python_index": "http://127.0.0.1:1/simple" });
+    let elsewhere =
+        json!({ "code": "1", "requirements": ["greeting"], "python_index": "http://127.0.0.1:1/simple" });
     assert_eq!(server.post("/api/v1/execute", &elsewhere).refused(403), "denied");
     assert_eq!(server.get("/api/v1/envs").ok()["environments"], json!([]));
 }
@@ -148,7 +161,8 @@ fn fifty_who_want_the_same_new_environment_wait_for_one_build() {
     let asked = json!({ "name": "shared", "requirements": ["greeting", "farewell"] });
     std::thread::scope(|scope| {
         let (server, asked) = (&server, &asked);
-        let clients: Vec<_> = (0..50).map(|_| scope.spawn(move || server.post("/api/v1/envs", asked))).collect();
+        let clients: Vec<_> =
+            (0..50).map(|_| scope.spawn(move || server.post("/api/v1/envs", asked))).collect();
         for client in clients {
             let answer = client.join().expect("a client ends well");
             assert_eq!(answer.status, 201, "{answer:?}");
@@ -157,7 +171,8 @@ fn fifty_who_want_the_same_new_environment_wait_for_one_build() {
     let listed = server.get("/api/v1/envs").ok();
     assert_eq!(listed["environments"].as_array().map(Vec::len), Some(1), "{listed}");
     let metrics = server.get("/metrics").text;
-    let misses = metrics.lines().find(|line| line.starts_with("cubicle_environments_total") && line.contains("miss"));
+    let misses =
+        metrics.lines().find(|line| line.starts_with("cubicle_environments_total") && line.contains("miss"));
     assert!(misses.is_some_and(|line| line.ends_with(" 1")), "{misses:?}");
 }
 
@@ -184,11 +199,20 @@ fn pip_still_installs_into_the_private_layer_of_a_sandbox() {
     let wheels = server.host.scratch().join("wheels");
     let bytes = std::fs::read(wheels.join("farewell-1.0-py3-none-any.whl")).expect("the wheel is there");
     let name = "farewell-1.0-py3-none-any.whl";
-    let put = server.request("PUT", &format!("/api/v1/sandboxes/{sandbox}/files?path={name}"), &bytes, &Default::default());
+    let put = server.request(
+        "PUT",
+        &format!("/api/v1/sandboxes/{sandbox}/files?path={name}"),
+        &bytes,
+        &Default::default(),
+    );
     assert!((200..300).contains(&put.status), "{put:?}");
     let said = server.prints(
         &sandbox,
         &format!("python3 -m pip install --quiet --no-index --user --break-system-packages ./{name} 2>&1; python3 -c 'import farewell; print(farewell.__file__)'"),
     );
-    assert!(said.trim().ends_with("/home/agent/.local/lib/python3.11/site-packages/farewell/__init__.py") || said.contains("/home/agent/.local/"), "{said}");
+    assert!(
+        said.trim().ends_with("/home/agent/.local/lib/python3.11/site-packages/farewell/__init__.py")
+            || said.contains("/home/agent/.local/"),
+        "{said}"
+    );
 }

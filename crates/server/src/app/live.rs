@@ -167,9 +167,10 @@ impl Live {
         let warm = self.warm();
         let candidates = warm.iter().map(|(id, warm)| {
             let attached = self.attached(*id);
-            let is_for_caller = warm.kept_for.as_ref().is_none_or(|(of, whose)| {
-                of == tenant && whose.as_ref().is_none_or(|whose| whose == user)
-            });
+            let is_for_caller = warm
+                .kept_for
+                .as_ref()
+                .is_none_or(|(of, whose)| of == tenant && whose.as_ref().is_none_or(|whose| whose == user));
             Candidate {
                 id: *id,
                 template: warm.template.clone(),

@@ -144,7 +144,9 @@ pub(super) async fn execute(
             let frames = stream::unfold(Some(outputs), move |outputs| async move {
                 let mut outputs = outputs?;
                 match outputs.next().await {
-                    Ok(Some(frame)) => Some((Ok(render(form, &SharedFrame::new(frame), None)), Some(outputs))),
+                    Ok(Some(frame)) => {
+                        Some((Ok(render(form, &SharedFrame::new(frame), None)), Some(outputs)))
+                    }
                     Ok(None) => None,
                     Err(fault) => Some((Err(std::io::Error::other(fault.to_string())), None)),
                 }

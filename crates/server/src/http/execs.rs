@@ -262,7 +262,11 @@ pub(super) async fn end(
 }
 
 /// The id that was given, or one that follows from the idempotency key.
-pub(super) fn exec_id(caller: &Caller, given: Option<&str>, key: Option<&str>) -> Result<Option<ExecId>, Fault> {
+pub(super) fn exec_id(
+    caller: &Caller,
+    given: Option<&str>,
+    key: Option<&str>,
+) -> Result<Option<ExecId>, Fault> {
     caller.must(Scope::Run)?;
     if let Some(given) = given {
         return given.parse().map(Some).map_err(|error| Fault::new(Kind::Invalid, format!("{error}")));

@@ -273,11 +273,14 @@ fn text(bytes: Vec<u8>) -> (String, Option<String>) {
 /// A path as a part of a query.
 fn encoded(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
-    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    path.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 fn show_inside(environment: wire::execute::Environment) -> api::Environment {
-    let wire::execute::Environment { name, packages, python_version, created_at, last_used_at, .. } = environment;
+    let wire::execute::Environment { name, packages, python_version, created_at, last_used_at, .. } =
+        environment;
     api::Environment { name, packages, python_version, created_at, last_used_at }
 }
 

@@ -122,7 +122,10 @@ pub(super) async fn output(app: &Arc<App>, exec: Exec, from: &From, headers: &He
     Ok(streamed(form, frames))
 }
 
-pub(super) fn streamed(form: Form, body: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static) -> Response {
+pub(super) fn streamed(
+    form: Form,
+    body: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+) -> Response {
     let mut response = Response::new(Body::from_stream(body));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
     // Proxies that gather would make a stream of it that comes all at once.

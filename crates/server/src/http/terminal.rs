@@ -53,13 +53,8 @@ async fn open(
         None => Command::Argv(vec!["/bin/bash".into(), "-l".into()]),
     };
     let spec = ExecSpec { cwd: asked.cwd, stdin: Stdin::Stream, tty: Some(size), ..ExecSpec::new(command) };
-    let request = ExecRequest {
-        spec,
-        program: Program::Command,
-        policy: None,
-        background: true,
-        output_limit: 0,
-    };
+    let request =
+        ExecRequest { spec, program: Program::Command, policy: None, background: true, output_limit: 0 };
     let told = app.create_exec(&caller, id, request).await?;
     Ok(upgrade.on_upgrade(move |socket| async move {
         if let Err(fault) = converse(&app, &caller, told.exec, socket).await {

@@ -16,8 +16,7 @@ use crate::environment::Environment;
 
 const PACKAGES: [&str; 3] = ["requests", "numpy", "pandas"];
 /// Small packages, one of which makes every build another one.
-const SMALL: [&str; 8] =
-    ["six", "toml", "tabulate", "colorama", "wcwidth", "iniconfig", "pluggy", "zipp"];
+const SMALL: [&str; 8] = ["six", "toml", "tabulate", "colorama", "wcwidth", "iniconfig", "pluggy", "zipp"];
 
 #[derive(Clone, Copy)]
 pub(super) struct Around<'a> {

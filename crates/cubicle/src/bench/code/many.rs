@@ -40,7 +40,8 @@ pub(super) async fn measure(server: &Served, effort: &Effort, progress: &Progres
         // An error of any client ends the measurement.
         ours.push(rate(&mut clients, effort.slice).await?);
     }
-    let what = format!("POST /sandboxes/ID/execute of {CLIENTS} clients at once, each with a lease, no errors");
+    let what =
+        format!("POST /sandboxes/ID/execute of {CLIENTS} clients at once, each with a lease, no errors");
     let row = Row { p99: ours.percentile(1.0), ..Row::measured(EXECUTE_100, what, &ours, "/s") };
     let versus = format!("python3 -c on {} cores", cores());
     Ok(row.over(&versus, &theirs).judged(Goal::AtLeast(0.6)))
@@ -59,7 +60,9 @@ fn python_rate(slice: Duration) -> Result<f64, Fault> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..SPAWNERS).map(|_| scope.spawn(spawn)).collect();
         threads.into_iter().try_for_each(|thread| {
-            thread.join().map_err(|_| Fault::new(Kind::Internal, "a thread that starts programs broke off"))?
+            thread
+                .join()
+                .map_err(|_| Fault::new(Kind::Internal, "a thread that starts programs broke off"))?
         })
     })?;
     Ok(f64::from(started.into_inner()) / from.elapsed().as_secs_f64())

@@ -63,7 +63,12 @@ pub(crate) async fn measure(
     if any(&[PRINT, CELL]) {
         let server = Served::start(data_dir, Size { pool: 4, capacity: 100 }).await?;
         if ids.contains(&PRINT) {
-            rows.push(or_failed(PRINT, "print(1)", Goal::AtMost(0.2), print(&server, effort, progress).await));
+            rows.push(or_failed(
+                PRINT,
+                "print(1)",
+                Goal::AtMost(0.2),
+                print(&server, effort, progress).await,
+            ));
         }
         if ids.contains(&CELL) {
             rows.push(or_failed(CELL, "1+1", Goal::AtMost(4.0), cell(&server, effort, progress).await));
@@ -136,7 +141,9 @@ async fn print(server: &Served, effort: &Effort, progress: &Progress) -> Result<
         duel.theirs.push_time(timed(&mut python(Path::new(PYTHON), "print(1)"))?);
     }
     let what = "POST /sandboxes/ID/execute of print(1), interpreter ready";
-    Ok(Row::measured(PRINT, what, &duel.ours, "ms").over("python3 -c", &duel.theirs).judged(Goal::AtMost(0.2)))
+    Ok(Row::measured(PRINT, what, &duel.ours, "ms")
+        .over("python3 -c", &duel.theirs)
+        .judged(Goal::AtMost(0.2)))
 }
 
 async fn cell(server: &Served, effort: &Effort, progress: &Progress) -> Result<Row, Fault> {

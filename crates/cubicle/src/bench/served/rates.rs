@@ -156,6 +156,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         drain: Duration::from_secs(5),
         tokens: None,
         egress: None,
+        code: Default::default(),
         span_counts: None,
     }
 }

@@ -72,8 +72,10 @@ impl App {
         if requirements.is_empty() && name.is_none() {
             return match index {
                 None => Ok(None),
-                Some(_) => Err(Fault::new(Kind::Invalid, "'python_index' says where 'requirements' come from")
-                    .hint("name requirements, or leave it out")),
+                Some(_) => {
+                    Err(Fault::new(Kind::Invalid, "'python_index' says where 'requirements' come from")
+                        .hint("name requirements, or leave it out"))
+                }
             };
         }
         if language.is_some_and(|language| language != "python") {
@@ -183,7 +185,8 @@ impl App {
         let policy = self.policy_for(caller.tenant(), &template.at, &Default::default()).await?;
         let (app, caller) = (Arc::clone(self), caller.clone());
         self.to_its_end(async move {
-            app.ensure_environment(&caller, policy.as_ref(), &requirements, Some(&name), index.as_deref()).await
+            app.ensure_environment(&caller, policy.as_ref(), &requirements, Some(&name), index.as_deref())
+                .await
         })
         .await
     }
@@ -241,7 +244,8 @@ impl App {
 }
 
 fn parse_name(name: &str) -> Result<Name, Fault> {
-    name.parse().map_err(|error| Fault::new(Kind::Invalid, format!("the environment cannot be called so: {error}")))
+    name.parse()
+        .map_err(|error| Fault::new(Kind::Invalid, format!("the environment cannot be called so: {error}")))
 }
 
 /// Where the name of an index leads.

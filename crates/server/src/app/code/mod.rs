@@ -93,7 +93,12 @@ impl App {
         let leased = self.in_use(caller, sandbox).await?;
         let policy = self.lease_policy(leased.lease).await?;
         let environment = self
-            .environment_for(caller, Some((sandbox, &leased)), policy.as_ref(), AskedEnvironment::of(&asked.execute))
+            .environment_for(
+                caller,
+                Some((sandbox, &leased)),
+                policy.as_ref(),
+                AskedEnvironment::of(&asked.execute),
+            )
             .await?;
         self.warming.wanted(&leased.template, ready(environment.as_ref()));
         let template = self.find_template(&leased.tenant, leased.template.name.as_str()).await?;
@@ -114,9 +119,8 @@ impl App {
         let template = self.find_template(caller.tenant(), &name).await?;
         let policy = self.policy_for(caller.tenant(), &template.at, &place.egress).await?;
         // Whatever cannot be had is said before a sandbox is taken for it.
-        let environment = self
-            .environment_for(caller, None, policy.as_ref(), AskedEnvironment::of(&asked.execute))
-            .await?;
+        let environment =
+            self.environment_for(caller, None, policy.as_ref(), AskedEnvironment::of(&asked.execute)).await?;
         self.warming.wanted(&template.at, ready(environment.as_ref()));
         let user = caller.user(place.user.as_deref())?;
         let needs = Needs {

@@ -64,9 +64,8 @@ impl Warming {
             demand.environments.drain(..surplus);
             demand.last.is_some_and(is_recent)
         });
-        let environments = |demand: &Demand| {
-            demand.environments.iter().rev().map(|(ready, _)| Arc::clone(ready)).collect()
-        };
+        let environments =
+            |demand: &Demand| demand.environments.iter().rev().map(|(ready, _)| Arc::clone(ready)).collect();
         demand.iter().map(|(template, demand)| (template.clone(), environments(demand))).collect()
     }
 }
