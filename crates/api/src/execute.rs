@@ -17,7 +17,7 @@ pub struct Execute {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 256, example = "python_execute")]
     pub tool_name: Option<String>,
-    #[schema(min_length = 1, example = "print(6 * 7)")]
+    #[schema(example = "print(6 * 7)")]
     pub code: String,
     /// `python` (default), `bash`, `javascript`, or one that the template brings.
     #[serde(default, skip_serializing_if = "Option::is_none")]

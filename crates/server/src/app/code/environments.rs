@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use cubicle_envs::{AllowedIndex, Cache, Environments, Listed, Ready, Wanted};
+use cubicle_envs::{
+    AllowedIndex, AllowedPackages, Cache, Environments, Listed, Ready, Requirements, Wanted,
+};
 use cubicle_guest::wire::execute::{Environment, Execute};
 use cubicle_model::egress::{Host, Policy, WebAddress};
 use cubicle_model::{Fault, Kind, Name, SandboxId, Scope};
@@ -111,6 +113,8 @@ impl App {
         name: Option<&str>,
         index: Option<&str>,
     ) -> Result<Arc<Ready>, Fault> {
+        // What cannot be read is said first, wherever this is.
+        Requirements::parse(requirements, &AllowedPackages::default())?;
         let environments = self.environments()?;
         let wanted = Wanted {
             name: name.map(parse_name).transpose()?,
