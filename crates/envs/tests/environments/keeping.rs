@@ -130,7 +130,8 @@ async fn a_restart_finds_everything_in_the_files() {
 async fn what_is_not_whole_is_never_used() {
     let Some(site) = Site::new("what_is_not_whole_is_never_used") else { return };
     packages(&site);
-    let damage: [(&str, fn(&std::path::Path)); 4] = [
+    type Damage = fn(&std::path::Path);
+    let damage: [(&str, Damage); 4] = [
         ("half a manifest", |tree| {
             let path = tree.join("manifest.json");
             let text = std::fs::read_to_string(&path).unwrap();

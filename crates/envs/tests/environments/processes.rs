@@ -1,17 +1,20 @@
 //! Several processes with one directory, and one that is killed.
 
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cubicle_envs::{EnvSettings, Environments, Indexes};
+use cubicle_envs::{EnvSettings, Environments, Indexes, ServiceUser};
 use cubicle_model::Timestamp;
 
-use crate::site::{Site, tenant, want};
+use crate::site::{Site, is_root, skip, tenant, want};
 use crate::wheels::module;
 
 const PLACE: &str = "CUBICLE_TEST_ENVS_PLACE";
+const UV: &str = "CUBICLE_TEST_ENVS_UV";
 
 /// Not a test of its own: what the others start in processes of their own.
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +24,9 @@ async fn a_child_makes_an_environment() {
     let Some(place) = std::env::var_os(PLACE).map(PathBuf::from) else { return };
     let clock = || Timestamp::from_second(crate::site::TODAY).unwrap();
     let mut settings = EnvSettings::new(place.join("environments"), Arc::new(clock));
-    settings.uv = Some(place.join("uv"));
+    #[expect(clippy::disallowed_methods, reason = "the test that started this one says what")]
+    let uv = std::env::var_os(UV).map_or_else(|| place.join("uv"), PathBuf::from);
+    settings.uv = Some(uv);
     settings.indexes =
         Indexes { find_links: vec![place.join("wheels")], no_index: true, ..Indexes::default() };
     let environments = Environments::open(settings).await.unwrap();
@@ -30,11 +35,15 @@ async fn a_child_makes_an_environment() {
 }
 
 fn child(site: &Site) -> Child {
+    command(site).spawn().unwrap()
+}
+
+fn command(site: &Site) -> Command {
     #[expect(clippy::disallowed_methods, reason = "the test starts itself again")]
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "processes::a_child_makes_an_environment", "--ignored", "--nocapture"]);
     command.env(PLACE, site.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    command.spawn().unwrap()
+    command
 }
 
 fn said(child: Child) -> (String, usize) {
@@ -101,4 +110,30 @@ async fn a_maker_that_is_killed_leaves_nothing_that_is_ever_used() {
     site.wrap("");
     site.open().await.ensure(&tenant(), &want(&["alpha"])).await.unwrap();
     assert_eq!(site.trees().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_gave_up_its_rights_makes_environments_with_what_root_prepared() {
+    let test = "a_server_that_gave_up_its_rights_makes_environments_with_what_root_prepared";
+    if !is_root() {
+        return skip(test, "needs root: rights are given up");
+    }
+    let Some(site) = Site::new(test) else { return };
+    module(&site.wheels(), "alpha", "1.0", &[]);
+    // Only root can look at this uv.
+    let home = site.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    std::fs::hard_link(site.path().join("uv-itself"), home.join("uv")).unwrap();
+    std::fs::set_permissions(&home, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let mut settings = EnvSettings { uv: Some(home.join("uv")), ..site.settings() };
+    let owner = ServiceUser { uid: 64_888, gid: 64_888 };
+    cubicle_envs::prepare(&mut settings, owner).await.unwrap();
+    let uv = settings.uv.unwrap();
+    assert!(uv.starts_with(site.root()), "{}", uv.display());
+    let started = command(&site).env(UV, &uv).uid(owner.uid).gid(owner.gid).current_dir("/").spawn();
+    let Ok(child) = started else { return skip(test, "the test itself is where others cannot run it") };
+    let (key, builds) = said(child);
+    assert_eq!(builds, 1);
+    let tree = site.root().join("trees").join(key).join("env");
+    assert_eq!(std::fs::metadata(tree).unwrap().uid(), owner.uid);
 }
