@@ -14,6 +14,9 @@ export CUBICLE_TEST_KERNEL ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache
 export CUBICLE_TEST_PROMTOOL ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/prometheus/promtool)
 export CUBICLE_TEST_SCHEMATHESIS ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/schemathesis/bin/schemathesis)
 
+# What makes Python environments; likewise.
+export CUBICLE_TEST_UV ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/uv/bin/uv)
+
 # mold links several times faster than the default linker. It is used only where the C compiler can drive it.
 ifneq ($(shell cc -fuse-ld=mold -Wl,--version 2>/dev/null | grep -c '^mold'),0)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=mold

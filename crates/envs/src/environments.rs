@@ -182,8 +182,7 @@ impl Environments {
     /// Finds what is there and removes what was left half-made. uv and Python are looked for when they are needed.
     pub async fn open(settings: EnvSettings) -> Result<Arc<Self>, Fault> {
         let layout = Layout { root: settings.root.clone() };
-        let is_root = rustix::process::geteuid().is_root();
-        let user = is_root.then(|| settings.service_user.unwrap_or(ServiceUser::DEFAULT));
+        let user = ServiceUser::of(&settings);
         let (place, now) = (layout.clone(), (settings.clock)());
         let lock_ttl = settings.lock_ttl;
         let state = blocking(move || {

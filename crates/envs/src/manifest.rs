@@ -114,12 +114,20 @@ impl Layout {
     /// Everybody may see the trees; names and locks are of tenants.
     pub(crate) fn make(&self) -> std::io::Result<()> {
         files::make_directory(&self.root, 0o755)?;
-        for name in ["trees", "work", "bin", "wheels", "cache"] {
+        for name in OPEN {
             files::make_directory(&self.root.join(name), 0o755)?;
         }
-        for name in ["locks", "names", "used", "making", "holding"] {
+        for name in CLOSED {
             files::make_directory(&self.root.join(name), 0o700)?;
         }
         Ok(())
     }
+
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        let below = OPEN.iter().chain(&CLOSED).map(|name| self.root.join(name));
+        std::iter::once(self.root.clone()).chain(below).collect()
+    }
 }
+
+const OPEN: [&str; 5] = ["trees", "work", "bin", "wheels", "cache"];
+const CLOSED: [&str; 5] = ["locks", "names", "used", "making", "holding"];

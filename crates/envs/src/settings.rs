@@ -25,7 +25,7 @@ pub struct EnvSettings {
     pub managed_pythons: Vec<PathBuf>,
     /// What uv gets of the environment: where certificates are, and proxies.
     pub variables: BTreeMap<String, String>,
-    /// Whom uv runs as; nobody else when this process cannot change users.
+    /// Whom uv runs as when this process is root; else it runs as whoever this is.
     pub service_user: Option<ServiceUser>,
     pub indexes: Indexes,
     pub allowed_packages: AllowedPackages,
@@ -47,6 +47,11 @@ pub struct ServiceUser {
 impl ServiceUser {
     /// Above the users that Debian, systemd and useradd give out, and below the blocks of sandboxes.
     pub const DEFAULT: Self = Self { uid: 64_777, gid: 64_777 };
+
+    /// Whom uv runs as: somebody else only where this process is root.
+    pub(crate) fn of(settings: &EnvSettings) -> Option<Self> {
+        rustix::process::geteuid().is_root().then(|| settings.service_user.unwrap_or(Self::DEFAULT))
+    }
 }
 
 impl EnvSettings {

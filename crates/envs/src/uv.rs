@@ -115,10 +115,25 @@ impl Uv {
         Some(address.split_whitespace().collect())
     }
 
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The same variables for another program that reaches indexes.
     pub(crate) fn variables(&self) -> &BTreeMap<String, String> {
         &self.variables
     }
+}
+
+/// Where uv is, whoever can run it.
+pub(crate) fn located(settings: &EnvSettings) -> Result<PathBuf, Fault> {
+    let found = settings.uv.clone().or_else(|| installed(&settings.path, "uv"));
+    found.filter(|path| is_program(path)).ok_or_else(missing)
+}
+
+fn missing() -> Fault {
+    Fault::new(Kind::Unavailable, "uv, which makes environments, is not on this host")
+        .hint("install it where everybody can run it, as in 'pip install uv', or name it in sandbox.uv")
 }
 
 /// A copy with a name that changes with the original.

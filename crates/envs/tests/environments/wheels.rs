@@ -19,7 +19,13 @@ pub(crate) fn link(path: &str, target: &str) -> Entry {
 }
 
 /// Puts a wheel into the directory, in which everybody can read it.
-pub(crate) fn wheel(directory: &Path, name: &str, version: &str, requires: &[&str], more: Vec<Entry>) -> PathBuf {
+pub(crate) fn wheel(
+    directory: &Path,
+    name: &str,
+    version: &str,
+    requires: &[&str],
+    more: Vec<Entry>,
+) -> PathBuf {
     let info = format!("{name}-{version}.dist-info");
     let requires: String = requires.iter().map(|one| format!("Requires-Dist: {one}\n")).collect();
     let mut entries = more;
@@ -62,7 +68,8 @@ pub(crate) fn zip(entries: &[Entry]) -> Vec<u8> {
     let (mut archive, mut directory) = (Vec::new(), Vec::new());
     for entry in entries {
         let offset = u32::try_from(archive.len()).unwrap();
-        let (size, length) = (u32::try_from(entry.bytes.len()).unwrap(), u16::try_from(entry.path.len()).unwrap());
+        let (size, length) =
+            (u32::try_from(entry.bytes.len()).unwrap(), u16::try_from(entry.path.len()).unwrap());
         let mut common = Vec::new();
         // Version, flags, method, time, date, checksum, sizes, lengths.
         for part in [20_u16, 0, 0, 0, 0x21] {
