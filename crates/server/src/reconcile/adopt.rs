@@ -31,6 +31,11 @@ pub(crate) async fn adopt(app: &Arc<App>) -> Result<(), Fault> {
             app.tasks.clone().spawn(async move { app.take_over(&lease, id, gifts).await });
         }
     }
+    for row in rows.iter().filter(|row| row.state == SandboxState::Idle && seen.contains_key(&row.id)) {
+        // With what is attached to it, so that none of that is evicted.
+        let (app, row) = (Arc::clone(app), row.clone());
+        app.tasks.clone().spawn(async move { app.keep_warm(&row).await });
+    }
     for id in unsettled(&seen, &rows) {
         app.advance_soon(id);
     }

@@ -105,12 +105,14 @@ impl App {
     }
 
     /// A connection for whoever gets it; without one the first request makes it.
-    async fn keep_warm(&self, sandbox: &Sandbox) {
+    pub(crate) async fn keep_warm(&self, sandbox: &Sandbox) {
         let id = sandbox.id;
         if let Ok(guest) = self.guest(id).await
             && guest.health().await.is_ok()
         {
             let sockets = self.egress_sockets(&guest).await;
+            // One that an earlier server left may have some.
+            let _ = self.learn_attached(&guest, id).await;
             let kept_for = sandbox.tenant.clone().map(|tenant| (tenant, sandbox.user.clone()));
             self.live.keep_warm(id, Warm { template: sandbox.template.clone(), kept_for, guest, sockets });
         }
@@ -131,6 +133,7 @@ impl App {
         let started = tokio::time::Instant::now();
         self.step("sandbox_noted");
         self.changing("create", id, self.backend.ensure(&place)).await?;
+        self.live.attached(id).is_new();
         self.step("sandbox_made");
         self.metrics.pace.made(started.elapsed());
         debug!(sandbox = %id, took = ?started.elapsed(), "sandbox made");

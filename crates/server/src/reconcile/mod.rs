@@ -14,6 +14,7 @@ use cubicle_model::Fault;
 use tracing::warn;
 
 use crate::app::App;
+use crate::app::code::InSandboxes;
 
 /// How late a secret is noticed that another server, or somebody else in a file, has changed.
 const SECRETS_EVERY: Duration = Duration::from_secs(2);
@@ -24,6 +25,9 @@ const ENVIRONMENTS_EVERY: Duration = Duration::from_secs(60);
 /// Adopts what is there, and starts the loops.
 pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     adopt::adopt(app).await?;
+    if let Some(environments) = &app.environments {
+        environments.build_sdists_with(InSandboxes::of(app));
+    }
     every(app, "sweep", app.settings.sweep_every, |app| async move { app.sweep().await });
     app.reseal_secrets().await?;
     every(app, "secrets", SECRETS_EVERY, |app| async move { app.look_at_secrets().await });

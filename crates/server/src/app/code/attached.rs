@@ -1,6 +1,7 @@
 //! What sandboxes of this node have attached: environments, and interpreters that are ready.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cubicle_envs::Ready;
@@ -34,6 +35,11 @@ struct State {
 impl Attached {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It was made just now: nobody has attached anything.
+    pub(crate) fn is_new(&self) {
+        self.state().asked = true;
     }
 
     pub(crate) fn keys(&self) -> Vec<String> {
@@ -91,15 +97,7 @@ impl App {
             return Ok(());
         }
         if !attached.state().ready.contains_key(ready.key.as_str()) {
-            let mount = |source: &std::path::Path, target: &str| Mount {
-                source: source.into(),
-                target: target.into(),
-                read_only: true,
-            };
-            let mut mounts = vec![mount(&ready.path, &ready.target)];
-            if let Some(prefix) = &ready.prefix {
-                mounts.push(mount(&prefix.source, &prefix.target));
-            }
+            let mounts = mounts_of(ready);
             let binding = Binding { mounts, ..Binding::default() };
             self.changing("attach", sandbox, self.backend.bind(sandbox, &binding)).await?;
         }
@@ -123,6 +121,17 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// What has to be mounted for an environment.
+pub(super) fn mounts_of(ready: &Ready) -> Vec<Mount> {
+    let mount = |source: &Path, target: &str| Mount {
+        source: source.into(),
+        target: target.into(),
+        read_only: true,
+    };
+    let prefix = ready.prefix.iter().map(|prefix| mount(&prefix.source, &prefix.target));
+    std::iter::once(mount(&ready.path, &ready.target)).chain(prefix).collect()
 }
 
 fn shown(ready: &Ready, now: cubicle_model::Timestamp) -> Environment {

@@ -4,6 +4,7 @@ pub(crate) mod attached;
 mod contexts;
 mod environments;
 mod made;
+mod sdists;
 pub(crate) mod warming;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use cubicle_model::{Command, ExecSpec, Fault, Kind, SandboxId, Scope, Stdin, Tem
 pub(crate) use contexts::CellOutputs;
 pub(crate) use environments::{Asked as AskedEnvironment, Chosen};
 pub(crate) use made::Made;
+pub(crate) use sdists::InSandboxes;
 
 use super::execs::{ExecRequest, Program, Told};
 use super::leases::{Gifts, LeaseRequest};
