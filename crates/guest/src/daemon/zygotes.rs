@@ -431,10 +431,9 @@ impl Server {
     fn end_zygote(&mut self, number: u32) {
         let Some(at) = self.zygotes.position(number) else { return };
         let zygote = self.zygotes.all.remove(at);
-        for pid in [Some(zygote.pid).filter(|pid| *pid > 0), zygote.standby.and_then(|standby| standby.pid)] {
-            if let Some(pid) = pid {
-                let _ = signal::send(pid, tree::SIGKILL);
-            }
+        let own = Some(zygote.pid).filter(|pid| *pid > 0);
+        for pid in own.into_iter().chain(zygote.standby.and_then(|standby| standby.pid)) {
+            let _ = signal::send(pid, tree::SIGKILL);
         }
         // Whatever else has its tag: forks that did not wait yet, and what an import started.
         tree::kill(Tag::of(FIRST_TAG + number));

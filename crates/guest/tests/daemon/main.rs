@@ -10,3 +10,4 @@ mod ports;
 mod programs;
 mod streams;
 mod support;
+mod warm;
