@@ -48,6 +48,9 @@ pub struct Start {
     /// What whoever asked for it calls it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
+    /// An interpreter that was ready runs it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warm: bool,
 }
 
 /// Payload of an `exit` record: what the kernel said about the first process.

@@ -37,6 +37,22 @@ pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usiz
     Ok((received.bytes, descriptor))
 }
 
+/// Receives bytes with the pid of whoever sent them, as the kernel saw it. The socket must ask for credentials.
+pub fn receive_from_process(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<i32>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4), ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags)?;
+    let mut pid = None;
+    for message in ancillary.drain() {
+        // Descriptors that nobody asked for are closed here.
+        if let RecvAncillaryMessage::ScmCredentials(credentials) = message {
+            pid = Some(credentials.pid.as_raw_nonzero().get());
+        }
+    }
+    Ok((received.bytes, pid))
+}
+
 /// Sends bytes with descriptors, which arrive with the first of them, all together. Returns how many bytes went.
 pub fn send_with_all(
     socket: BorrowedFd<'_>,

@@ -157,6 +157,49 @@ pub fn spawn(spawn: &Spawn<'_>) -> Result<i32, SpawnError> {
     }
 }
 
+/// Tags a process that is there already. Only its own user may, so that a child of this process becomes that user for it.
+/// A tag can be changed only to a lower one.
+pub fn tag(pid: i32, tag: Tag, ids: Option<Ids>) -> io::Result<()> {
+    struct Tagging {
+        pid: i32,
+        tag: Tag,
+        ids: Ids,
+        failed: Option<i32>,
+        done: bool,
+    }
+    extern "C" fn run(tagging: *mut c_void) -> c_int {
+        // SAFETY: this is the pointer to the value in `tag`'s frame, which waits until this child is gone.
+        let tagging = unsafe { &mut *tagging.cast::<Tagging>() };
+        limit_own_time();
+        let become_and_tag =
+            || become_user(tagging.ids.uid, tagging.ids.gid).and_then(|()| set_tag(tagging.pid, tagging.tag));
+        tagging.failed = become_and_tag().err();
+        tagging.done = true;
+        0
+    }
+    let Some(ids) = ids else {
+        return set_tag(pid, tag).map_err(io::Error::from_raw_os_error);
+    };
+    let mut tagging = Tagging { pid, tag, ids, failed: None, done: false };
+    let mut stack = [const { MaybeUninit::<u128>::uninit() }; STACK / 16];
+    let top = stack.as_mut_ptr_range().end;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child has its own stack, which lives until the call returns, and CLONE_VFORK suspends this thread
+    // until the child ends. Other threads go on; the child takes no lock and allocates nothing.
+    let child = unsafe { libc::clone(run, top.cast(), flags, (&raw mut tagging).cast()) };
+    if child < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    reap(child);
+    // The child wrote to it behind the compiler's back.
+    let tagging = std::hint::black_box(&mut tagging);
+    match (tagging.failed, tagging.done) {
+        (Some(errno), _) => Err(io::Error::from_raw_os_error(errno)),
+        (None, true) => Ok(()),
+        (None, false) => Err(io::ErrorKind::Interrupted.into()),
+    }
+}
+
 /// Returns only when it failed.
 fn become_program(spawn: &Spawn<'_>) -> (Step, i32) {
     match prepare(spawn) {
@@ -173,14 +216,7 @@ fn prepare(spawn: &Spawn<'_>) -> Result<(), (Step, i32)> {
     }
     arrange_stdio(spawn.stdio.map(|fd| fd.as_raw_fd())).map_err(|errno| (Step::Stdio, errno))?;
     if let Some(tag) = spawn.tag {
-        let limit = libc::rlimit64 { rlim_cur: tag.value, rlim_max: tag.value };
-        let Permit([first, second]) = tag.permit;
-        let null = std::ptr::null_mut::<libc::rlimit64>();
-        // SAFETY: the kernel reads one rlimit64, which lives until the call returns, and writes none.
-        let status = unsafe {
-            libc::syscall(libc::SYS_prlimit64, 0, RLIMIT_LOCKS, &raw const limit, null, first, second)
-        };
-        check(status).map_err(|errno| (Step::Tag, errno))?;
+        set_tag(0, tag).map_err(|errno| (Step::Tag, errno))?;
     }
     if let Some(Ids { uid, gid }) = spawn.ids {
         limit_own_time();
@@ -191,6 +227,18 @@ fn prepare(spawn: &Spawn<'_>) -> Result<(), (Step, i32)> {
 }
 
 const RLIMIT_LOCKS: c_int = 10;
+
+/// Process 0 is the caller.
+fn set_tag(pid: i32, tag: Tag) -> Result<(), i32> {
+    let limit = libc::rlimit64 { rlim_cur: tag.value, rlim_max: tag.value };
+    let Permit([first, second]) = tag.permit;
+    let null = std::ptr::null_mut::<libc::rlimit64>();
+    // SAFETY: the kernel reads one rlimit64, which lives until the call returns, and writes none.
+    let status = unsafe {
+        libc::syscall(libc::SYS_prlimit64, pid, RLIMIT_LOCKS, &raw const limit, null, first, second)
+    };
+    check(status).map(|_| ())
+}
 
 fn arrange_stdio(mut sources: [RawFd; 3]) -> Result<(), i32> {
     // A source among the targets would be overwritten before it is used.
@@ -398,6 +446,36 @@ mod tests {
             limits.split_whitespace().collect::<Vec<_>>(),
             ["Max", "file", "locks", "77", "77", "locks"]
         );
+    }
+
+    #[test]
+    fn a_process_that_runs_is_tagged_and_its_children_with_it() {
+        let (mut read, write) = std::io::pipe().unwrap();
+        let (gate, mut open_gate) = std::io::pipe().unwrap();
+        let null = File::open("/dev/null").unwrap();
+        let pid = spawn(&Spawn {
+            program: Program::FirstOf(&[c"/bin/sh"]),
+            arguments: &Strings::new(
+                [&b"sh"[..], b"-c", b"read x; grep 'file locks' /proc/self/limits"].into_iter(),
+            ),
+            environment: &Strings::new([].into_iter()),
+            working_directory: c"/",
+            stdio: [gate.as_fd(), write.as_fd(), null.as_fd()],
+            has_terminal: false,
+            ids: None,
+            tag: Some(Tag { value: 77, permit: Permit::default() }),
+        })
+        .unwrap();
+        drop(write);
+        let own = Ids { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
+        let ids = rustix::process::geteuid().is_root().then_some(own);
+        tag(pid, Tag { value: 55, permit: Permit::default() }, ids).unwrap();
+        std::io::Write::write_all(&mut open_gate, b"\n").unwrap();
+        let mut limits = String::new();
+        read.read_to_string(&mut limits).unwrap();
+        assert_eq!(wait(pid), 0);
+        assert!(limits.split_whitespace().eq(["Max", "file", "locks", "55", "55", "locks"]), "{limits}");
+        assert!(tag(pid, Tag { value: 44, permit: Permit::default() }, ids).is_err(), "it is gone");
     }
 
     #[test]

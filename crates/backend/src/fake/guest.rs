@@ -330,6 +330,7 @@ fn exec(sandbox: &mut Sandbox, now: Duration, script: &Script, spec: &ExecSpec) 
         tty: spec.tty.is_some(),
         pid: 2,
         tool_name: None,
+        warm: false,
     };
     let timed_out = outcome.exit == Exit::TimedOut;
     let exited = wire::Exited { exit: outcome.exit, timed_out, user_us: 0, sys_us: 0, max_rss_kb: 0 };

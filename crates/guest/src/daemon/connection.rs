@@ -49,6 +49,8 @@ pub(super) enum Phase {
     Awaiting { exec: u32, moment: Moment },
     /// The answer is what came of an execute, once it has come to its exit.
     Executing { exec: u32, keep_alive: bool },
+    /// The answer is whether an interpreter is ready, once that is known.
+    Warming { environment: Option<String>, keep_alive: bool },
     /// The body goes to an exec's standard input.
     Feeding(Feeding),
     /// Waits to be opened by the guest.
@@ -149,9 +151,22 @@ impl Connection {
             Phase::Streaming(_)
             | Phase::Awaiting { .. }
             | Phase::Executing { .. }
+            | Phase::Warming { .. }
             | Phase::Parked
             | Phase::Moving => false,
         }
+    }
+
+    /// Whether something that happens elsewhere may let it go on.
+    pub(super) fn waits_for_news(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Streaming(_)
+                | Phase::Awaiting { .. }
+                | Phase::Executing { .. }
+                | Phase::Warming { .. }
+                | Phase::Feeding(_)
+        )
     }
 
     /// Reads what is there, up to a bound. False: nothing more is there now.

@@ -97,10 +97,7 @@ impl Server {
         self.held_until = None;
         for key in self.connections.keys() {
             let Some(connection) = self.connections.take(key) else { continue };
-            let waits = matches!(
-                connection.phase,
-                Phase::Streaming(_) | Phase::Awaiting { .. } | Phase::Executing { .. } | Phase::Feeding(_)
-            );
+            let waits = connection.waits_for_news();
             self.connections.put_back(key, connection);
             if waits {
                 self.drive(key, EventFlags::empty());
@@ -216,6 +213,18 @@ impl Server {
                 Some(task) => self.leave_to_worker(connection, task, keep_alive),
                 None => {
                     connection.phase = Phase::Executing { exec, keep_alive };
+                    Step::Wait(connection)
+                }
+            },
+            Phase::Warming { environment, keep_alive } => match self.warmed(environment.as_deref()) {
+                Some(warmed) => {
+                    http::write_json(connection.outbox(), 200, &warmed, keep_alive);
+                    connection.closing = !keep_alive;
+                    connection.phase = Phase::Idle;
+                    Step::Again(connection)
+                }
+                None => {
+                    connection.phase = Phase::Warming { environment, keep_alive };
                     Step::Wait(connection)
                 }
             },

@@ -84,10 +84,10 @@ impl Server {
     pub(super) fn kill_everything(&mut self) {
         const SIGKILL: i32 = tree::SIGKILL;
         if cubicle_sys::signal::send_to_everyone(SIGKILL).is_err() {
-            let numbers: Vec<u32> = self.execs.iter().map(|exec| exec.number).collect();
-            for number in numbers {
+            let execs = self.execs.iter().map(|exec| Tag::of(exec.number));
+            for tag in self.zygotes.tags().into_iter().chain(execs) {
                 // Twice: what was started between the two passes of one killing is found by the next.
-                let _ = tree::kill(Tag::of(number)) || tree::kill(Tag::of(number));
+                let _ = tree::kill(tag) || tree::kill(tag);
             }
         }
     }

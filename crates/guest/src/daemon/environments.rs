@@ -78,8 +78,14 @@ impl Server {
                 Refusal::new(429, "too_many_environments", message).hint("remove one that is not used")
             );
         }
+        let is_another = before.is_some_and(|before| {
+            (&before.key, &before.python, &before.modules) != (&given.key, &given.python, &given.modules)
+        });
         let status = if before.is_some() { 200 } else { 201 };
         let answer = to_value(&given);
+        if is_another {
+            self.end_zygotes_of(name);
+        }
         self.environments.by_name.insert(name.to_owned(), given);
         Ok(Answer::Json(status, answer))
     }
@@ -93,6 +99,7 @@ impl Server {
                 .hint("wait for it to end, or end it"));
         }
         self.environments.by_name.remove(name);
+        self.end_zygotes_of(name);
         Ok(Answer::Json(200, json!({})))
     }
 }

@@ -21,13 +21,14 @@ use super::server::{Server, Token};
 use super::spec::{BUILTIN, CheckedSpec};
 use super::timers::Due;
 use super::tree::{self, Tag};
+use super::zygotes::{Held, WarmStart};
 use super::{Workload, output};
 use crate::journal::{Draft, Kind};
 use crate::wire;
 
 /// A longer command is shortened in its `start` record.
 const LONGEST_KEPT_COMMAND: usize = 32 * 1024;
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Both sides of an exec's standard streams.
 struct Streams {
@@ -45,6 +46,8 @@ pub(super) struct Beside {
     pub(super) execution: Option<Box<Execution>>,
     /// Its standard input, instead of what the spec says.
     pub(super) stdin: Option<OwnedFd>,
+    /// There when an interpreter that is ready may run it.
+    pub(super) warm: Option<WarmStart>,
 }
 
 impl Server {
@@ -71,6 +74,7 @@ impl Server {
             tty: spec.tty.is_some(),
             pid: i32::MAX,
             tool_name: beside.tool_name.clone(),
+            warm: false,
         };
         let longest = serde_json::to_vec(&start).map_or(LONGEST_KEPT_COMMAND * 2, |start| start.len());
         if !self.journal.has_room_for(longest, output::kept_free(self.execs.live_count() + 1)) {
@@ -85,8 +89,12 @@ impl Server {
         }
         let tag = Tag::of(number);
         let oom_kills_before = self.oom.count();
-        let pid = self.spawn(spec, &streams, tag)?;
-        start.pid = pid;
+        let held = beside.warm.as_ref().and_then(|warm| self.hold(warm, spec, &streams, tag));
+        let pid = match &held {
+            Some(held) => held.pid,
+            None => self.spawn(spec, &streams, tag)?,
+        };
+        (start.pid, start.warm) = (pid, held.is_some());
         let payload = serde_json::to_vec(&start).expect("a start has only string keys");
         let draft = Draft {
             kind: Kind::Start,
@@ -137,6 +145,9 @@ impl Server {
             live: Some(Box::new(live)),
         });
         self.watch_streams(number);
+        if let Some(held) = held {
+            self.let_go(&held);
+        }
         if let Some(due) = timeout_due {
             self.timers.add(due, Due::Timeout(number));
         }
@@ -157,13 +168,15 @@ impl Server {
         self.write_input(number);
     }
 
+    fn hold(&mut self, warm: &WarmStart, spec: &CheckedSpec, streams: &Streams, tag: Tag) -> Option<Held> {
+        let base = self.settings.env.clone();
+        let env = environment_of(&base, spec);
+        let stdio = [streams.stdin.as_fd(), streams.child[0].as_fd(), streams.child[1].as_fd()];
+        self.hold_warm(warm, &spec.cwd, &env, stdio, tag)
+    }
+
     fn spawn(&self, spec: &CheckedSpec, streams: &Streams, tag: Tag) -> Result<i32, Refusal> {
-        let mut env: BTreeMap<&str, &str> =
-            self.settings.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        env.extend(spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        if spec.tty.is_some() {
-            env.entry("TERM").or_insert("xterm-256color");
-        }
+        let env = environment_of(&self.settings.env, spec);
         let path = env.get("PATH").copied().unwrap_or(DEFAULT_PATH);
         let candidates = candidates(&spec.arguments[0], path);
         let candidates: Vec<&CStr> = candidates.iter().map(CString::as_c_str).collect();
@@ -230,6 +243,18 @@ impl Server {
     }
 }
 
+fn environment_of<'a>(
+    base: &'a BTreeMap<String, String>,
+    spec: &'a CheckedSpec,
+) -> BTreeMap<&'a str, &'a str> {
+    let mut env: BTreeMap<&str, &str> =
+        base.iter().chain(&spec.env).map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    if spec.tty.is_some() {
+        env.entry("TERM").or_insert("xterm-256color");
+    }
+    env
+}
+
 /// The process's end blocks, ours does not.
 fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -242,7 +267,7 @@ fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-fn candidates(program: &str, path: &str) -> Vec<CString> {
+pub(super) fn candidates(program: &str, path: &str) -> Vec<CString> {
     if program.contains('/') {
         return vec![c_string(program)];
     }

@@ -31,6 +31,7 @@ mod timers;
 mod tree;
 mod tunnel;
 mod workers;
+mod zygotes;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -55,6 +55,7 @@ impl Server {
             }
             ("GET", ["envs"]) => Ok(self.list_environments()),
             ("PUT", ["envs", name]) => self.attach_environment(name, parse(body)?),
+            ("POST", ["warm"]) => self.warm(&parse(body)?, head.keep_alive),
             ("DELETE", ["envs", name]) => self.remove_environment(name),
             ("GET", ["exec", id]) => {
                 let exec = self.find_exec(id)?;
@@ -252,6 +253,8 @@ impl Server {
             status: "healthy".into(),
             state: if self.execs.live_count() + self.staging.len() > 0 {
                 wire::Activity::Busy
+            } else if self.zygotes.is_warming() {
+                wire::Activity::Warming
             } else {
                 wire::Activity::Idle
             },

@@ -29,6 +29,7 @@ use super::slots::Slots;
 use super::timers::{Due, Timers};
 use super::tunnel::{Side, Tunnel};
 use super::workers::Workers;
+use super::zygotes::Zygotes;
 use super::{Config, StartError, Workload};
 use crate::hello::{self, Key, Nonce};
 use crate::journal::{Draft, Journal, Kind};
@@ -60,6 +61,8 @@ pub(super) enum Token {
     Output(u32, Which),
     Input(u32),
     Context(u32),
+    Zygote(u32),
+    Standby(u32),
 }
 
 impl Token {
@@ -79,6 +82,8 @@ impl Token {
             Self::Input(exec) => (10, exec.into()),
             Self::Forward(number) => (11, number),
             Self::Context(exec) => (14, exec.into()),
+            Self::Zygote(number) => (12, number.into()),
+            Self::Standby(number) => (13, number.into()),
         };
         kind << 56 | number
     }
@@ -99,6 +104,8 @@ impl Token {
             10 => Self::Input(number as u32),
             11 => Self::Forward(number),
             14 => Self::Context(number as u32),
+            12 => Self::Zygote(number as u32),
+            13 => Self::Standby(number as u32),
             _ => return None,
         })
     }
@@ -171,6 +178,7 @@ pub(super) struct Server {
     /// Files that the last answer to an execute told of.
     pub(super) told: Vec<Fingerprint>,
     pub(super) started: u64,
+    pub(super) zygotes: Zygotes,
     /// Some reader has more to get at once.
     pub(super) has_more: bool,
     listener: Option<OwnedFd>,
@@ -225,6 +233,7 @@ impl Server {
             staging: Vec::new(),
             told: Vec::new(),
             started: now,
+            zygotes: Zygotes::default(),
             has_more: false,
             listener: config.listener,
             lifeline: config.lifeline,
@@ -321,6 +330,8 @@ impl Server {
             }
             Token::Input(exec) => self.write_input(exec),
             Token::Context(exec) => self.drive_context(exec, flags),
+            Token::Zygote(number) => self.hear_zygote(number),
+            Token::Standby(number) => self.hear_standby(number),
         }
     }
 
@@ -336,6 +347,7 @@ impl Server {
     /// Reaps every child that ended, also those that were orphaned to us.
     pub(super) fn reap(&mut self) {
         while let Some(reaped) = spawn::reap_any() {
+            self.zygotes.note_reaped(reaped.pid);
             if let Some(number) = self.execs.note_reaped(reaped) {
                 self.drain_output(number);
                 self.interpreter_ended(number);
@@ -355,6 +367,7 @@ impl Server {
                 Due::Timeout(exec) => self.timeout_is_over(exec),
                 Due::Cell(exec) => self.cell_is_due(exec),
                 Due::Ending(exec) => self.go_on_ending(exec),
+                Due::Zygote(number) => self.end_slow_zygote(number),
                 Due::Unwritten | Due::Forward => {}
                 Due::Look if !self.journal.has_a_name() => self.end_sandbox(EXIT_FORGOTTEN),
                 Due::Look => self.timers.add(now + LOOK_NANOS, Due::Look),

@@ -23,6 +23,8 @@ pub(super) enum Due {
     Cell(u32),
     /// The next step of ending an exec.
     Ending(u32),
+    /// A zygote's start.
+    Zygote(u32),
     /// Another attempt to write records that did not fit.
     Unwritten,
     /// Connections to forwarded listeners may be taken in again.

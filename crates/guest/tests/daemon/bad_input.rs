@@ -126,7 +126,7 @@ fn malformed_requests_are_refused_and_the_daemon_lives() {
     assert_eq!(sandbox.request("PUT", "/exec", b"").code(), "method_not_allowed");
     assert_eq!(sandbox.request("GET", "/exec/nonsense", b"").code(), "invalid");
     assert_eq!(sandbox.request("GET", "/exec/exec-aaaaaaaaaaaaaaaaaaaaaaaaaa", b"").code(), "exec_not_found");
-    assert_eq!(sandbox.request("GET", "/health", b"").value()["status"], json!("ok"));
+    assert_eq!(sandbox.request("GET", "/health", b"").value()["status"], json!("healthy"));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn requests_that_arrive_in_pieces_or_together_are_answered_one_by_one() {
     let twice = format!("{request}GET /health HTTP/1.1\r\n\r\n{request}");
     client.stream.get_mut().write_all(twice.as_bytes()).unwrap();
     assert!(client.reply().text().ends_with("{\"exit\":0}\n"));
-    assert_eq!(client.reply().value()["status"], json!("ok"));
+    assert_eq!(client.reply().value()["status"], json!("healthy"));
     assert!(client.reply().text().ends_with("{\"exit\":0}\n"));
 }
 

@@ -2,9 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test that uses them")]
 
 mod bad_input;
+mod differential;
 mod execs;
 mod execute;
 mod journal;
 mod ports;
+mod programs;
 mod streams;
 mod support;
+mod warm;

@@ -5,10 +5,10 @@ use super::super::http::Refusal;
 /// Where the file with the code goes in the command of an interpreter that a template brings.
 const FILE: &str = "{file}";
 
-/// The part of Python that makes code run as if it were started by hand in its working directory.
-pub(in super::super) const RUN_PY: &str = include_str!("run.py");
-/// It runs the code in the file that is its argument.
-const RUN_FILE_PY: &str = concat!(include_str!("run.py"), include_str!("run_file.py"));
+/// Runs the code in the file that is its argument, as if it were started by hand in its working directory.
+pub(in super::super) const COLD_PY: &str = concat!(include_str!("run.py"), include_str!("run_file.py"));
+/// An interpreter that is ready, and then does the same.
+pub(in super::super) const ZYGOTE_PY: &str = concat!(include_str!("run.py"), include_str!("zygote.py"));
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Language {
@@ -87,7 +87,7 @@ impl Language {
     /// The command that runs the code in `file`.
     pub fn command(&self, python: &str, file: &str) -> Vec<String> {
         match self {
-            Self::Python => vec![python.to_owned(), "-c".into(), RUN_FILE_PY.into(), file.to_owned()],
+            Self::Python => vec![python.to_owned(), "-c".into(), COLD_PY.into(), file.to_owned()],
             Self::Bash => vec!["bash".into(), file.to_owned()],
             Self::JavaScript => vec!["node".into(), file.to_owned()],
             Self::Other { interpreter, .. } => with_file(interpreter, file),

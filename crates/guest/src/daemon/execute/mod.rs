@@ -13,6 +13,7 @@ use cubicle_model::{Command, ExecId, Stdin};
 use cubicle_sys::{clock, file_identity};
 
 pub use language::Language;
+pub(super) use language::{COLD_PY, ZYGOTE_PY};
 pub(super) use outcome::Outcome;
 
 use super::Workload;
@@ -25,6 +26,7 @@ use super::routes::Answer;
 use super::server::Server;
 use super::spec::CheckedSpec;
 use super::workers::Task;
+use super::zygotes::WarmStart;
 use crate::wire;
 use crate::wire::execute::{Cache, EnvUsed};
 use check::Checked;
@@ -65,7 +67,7 @@ pub(super) struct Admitted {
     tool_name: Option<String>,
     all_files: bool,
     environment: Option<EnvUsed>,
-    warm: bool,
+    warm: Option<WarmStart>,
     language: Language,
 }
 
@@ -153,6 +155,11 @@ impl Server {
         let private = format!("{PRIVATE}{id}");
         let code_name = checked.language.file_name();
         let file = format!("{private}/{code_name}");
+        let warm = (checked.warm && checked.language == Language::Python).then(|| WarmStart {
+            environment: environment.as_ref().map(|used| used.name.clone()),
+            python: python.clone(),
+            file: file.clone(),
+        });
         let spec = CheckedSpec {
             exec_id: Some(id),
             command: Command::Argv(checked.language.shown_command(&python)),
@@ -178,7 +185,7 @@ impl Server {
             tool_name: checked.tool_name,
             all_files: checked.all_files,
             environment,
-            warm: checked.warm,
+            warm,
             language: checked.language,
         })
     }
@@ -198,7 +205,11 @@ impl Server {
     }
 
     /// Programs that the code starts see the environment, too.
-    fn enter_environment(&self, env: &mut std::collections::BTreeMap<String, String>, python: &str) {
+    pub(super) fn enter_environment(
+        &self,
+        env: &mut std::collections::BTreeMap<String, String>,
+        python: &str,
+    ) {
         let Some((bin, _)) = python.rsplit_once('/') else { return };
         if !env.contains_key("PATH") {
             let path = self.settings.env.get("PATH").map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
@@ -217,7 +228,7 @@ impl Server {
         admitted: Admitted,
         staged: Staged,
     ) -> Result<Answer, Refusal> {
-        let Admitted { staging, spec, tool_name, all_files, environment, language, .. } = admitted;
+        let Admitted { staging, spec, tool_name, all_files, environment, language, warm, .. } = admitted;
         let Staging { cwd, output, private, code_name, .. } = staging;
         let told = self.told.iter().filter(|print| print.changed >= staged.moment).cloned().collect();
         let scope = Arc::new(Scope { cwd, output, all_files, before: staged, told });
@@ -229,9 +240,14 @@ impl Server {
             started_us: clock::unix_micros(),
             exited_us: None,
         };
-        let mut beside = Beside { tool_name, execution: Some(Box::new(execution)), stdin: None };
+        let mut beside = Beside { tool_name, execution: Some(Box::new(execution)), warm, stdin: None };
         match self.launch_with(&spec, &mut beside) {
-            Ok(exec) => self.follow_execute(connection, head, exec),
+            Ok(exec) => {
+                if let Some(warm) = &beside.warm {
+                    self.ensure_zygote(warm.environment.as_deref());
+                }
+                self.follow_execute(connection, head, exec)
+            }
             Err(refusal) => {
                 if let Some(execution) = beside.execution {
                     self.take_code_away(&execution);

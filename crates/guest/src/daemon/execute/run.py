@@ -1,7 +1,6 @@
 def _cubicle_run(file):
     # Runs a file as `python3 file` does, but with the working directory in front of the path, and says how to exit.
-    # Only locals are used: the globals of this function become those of the code. Nothing is imported that a fresh
-    # interpreter has not imported already, so that modules of the code may have any name.
+    # Nothing is imported that a fresh interpreter has not imported already, so that modules of the code may have any name.
     import sys
     import os
     if not getattr(sys.flags, "safe_path", False):
@@ -13,13 +12,14 @@ def _cubicle_run(file):
     if getattr(sys, "orig_argv", None):
         sys.orig_argv[:] = [sys.orig_argv[0], file]
     loader = sys.modules["_frozen_importlib_external"].SourceFileLoader
-    space = sys.modules["__main__"].__dict__
-    builtins = space["__builtins__"]
-    space.clear()
+    # A module of its own: that of this program may be one that the collector no longer looks at.
+    main = type(sys)("__main__")
+    space = main.__dict__
     space.update(
-        __name__="__main__", __doc__=None, __package__=None, __loader__=loader("__main__", file), __spec__=None,
-        __builtins__=builtins, __file__=file, __cached__=None,
+        __loader__=loader("__main__", file), __builtins__=sys.modules["builtins"], __file__=file, __cached__=None,
     )
+    sys.modules["__main__"] = main
+    del main
     if sys.version_info < (3, 14):
         space["__annotations__"] = {}
 

@@ -1,0 +1,135 @@
+
+
+def _cubicle_zygote():
+    # An interpreter that is ready: it forks a process that waits for a job whenever it is asked for one. Returns only in
+    # such a process, with the file to run. Arguments: the program that runs a file in a fresh interpreter, then the
+    # modules to import ahead.
+    import sys
+    import os
+    cold, modules = sys.argv[1], sys.argv[2:]
+    control = os.dup(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    first = sys.path.pop(0) if not getattr(sys.flags, "safe_path", False) else None
+    for module in modules:
+        try:
+            __import__(module)
+        except BaseException:
+            # The code that needs it gets to see why.
+            pass
+    if first is not None:
+        sys.path.insert(0, first)
+
+    def places():
+        # What decides which modules a fresh interpreter would find.
+        site = sys.modules.get("site")
+        seen = []
+        for place in sys.path[1:] + [getattr(site, "USER_SITE", None) or "/"]:
+            try:
+                seen.append(os.stat(place).st_mtime_ns)
+            except OSError:
+                seen.append(None)
+        return seen
+
+    own = [name for name in ("gc", "_socket") if name not in sys.modules]
+    import _socket
+    import gc
+    control = _socket.socket(fileno=control)
+    if modules:
+        # Threads do not survive a fork. Some libraries end theirs before one, so that is tried first.
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        if len(os.listdir("/proc/self/task")) != 1:
+            control.send(b"threads")
+            os._exit(0)
+    before = places()
+    gc.collect()
+    gc.freeze()
+    control.send(b"ready")
+    while True:
+        asked, beside, _, _ = control.recvmsg(16, 64)
+        if not asked:
+            os._exit(0)
+        if places() != before:
+            control.send(b"stale")
+            os._exit(0)
+        line = int.from_bytes(beside[0][2][:4], sys.byteorder)
+        child = os.fork()
+        if child == 0:
+            # Its maker ends at once, so that it belongs to the process that reaps.
+            maker = os.getpid()
+            if os.fork():
+                os._exit(0)
+            break
+        os.close(line)
+        os.waitpid(child, 0)
+    control.close()
+    os.setsid()
+    while os.getppid() == maker:
+        os.sched_yield()
+    line = _socket.socket(fileno=line)
+    line.send(b"waiting")
+    job, beside, _, _ = line.recvmsg(1 << 18, 64)
+    if not job:
+        os._exit(0)
+    numbers = beside[0][2]
+    for target in range(3):
+        number = int.from_bytes(numbers[4 * target:4 * target + 4], sys.byteorder)
+        os.dup2(number, target)
+        os.close(number)
+    file, cwd, *variables = job.split(b"\0")
+    file = os.fsdecode(file)
+    os.environ.clear()
+    for variable in variables:
+        name, _, value = variable.partition(b"=")
+        os.environb[name] = value
+    if "time" in sys.modules:
+        sys.modules["time"].tzset()
+    import io
+    encoding, errors = sys.__stdout__.encoding, sys.__stdout__.errors
+
+    def stream(number, mode, errors, by_line, name):
+        # As the interpreter makes them when it starts.
+        buffered = io.open(number, mode + "b", -1, closefd=False)
+        buffered.raw.name = name
+        text = io.TextIOWrapper(buffered, encoding, errors, "\n", by_line)
+        text.mode = mode
+        return text
+
+    sys.stdin = sys.__stdin__ = stream(0, "r", errors, False, "<stdin>")
+    sys.stdout = sys.__stdout__ = stream(1, "w", errors, False, "<stdout>")
+    sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace", True, "<stderr>")
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        os.write(2, b"cannot enter the working directory: %s\n" % str(error).encode())
+        os._exit(126)
+    if "numpy.random" in sys.modules:
+        try:
+            sys.modules["numpy.random"].seed()
+        except Exception:
+            pass
+    go = line.recv(16)
+    line.close()
+    if not go:
+        os._exit(0)
+    if places() != before:
+        # Something was installed meanwhile that a fresh interpreter would see.
+        os.execv(sys.executable, [sys.orig_argv[0], "-c", cold, file])
+    for name in own:
+        sys.modules.pop(name, None)
+    return file
+
+
+def _cubicle_main():
+    import sys
+    file = _cubicle_zygote()
+    status = _cubicle_run(file)
+    if status:
+        sys.exit(status)
+
+
+_cubicle_main()
