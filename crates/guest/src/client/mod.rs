@@ -13,6 +13,7 @@ mod incoming;
 mod listening;
 pub mod quiet;
 mod streams;
+mod tools;
 
 #[cfg(test)]
 mod tests;
