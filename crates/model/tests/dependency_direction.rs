@@ -16,7 +16,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["model", "tests-postgresql"]),
     ("api", &["model"]),
     ("egress", &["model", "sys"]),
-    ("server", &["model", "guest", "backend", "store", "api", "egress"]),
+    ("tools", &["model", "guest"]),
+    ("server", &["model", "guest", "backend", "store", "api", "egress", "tools"]),
     (
         "cubicle",
         &[
@@ -29,6 +30,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "api",
             "egress",
             "server",
+            "tools",
             "tests-leftovers",
             "tests-postgresql",
         ],
