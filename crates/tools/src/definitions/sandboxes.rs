@@ -53,7 +53,7 @@ pub(super) fn definitions() -> [Definition; 3] {
     ]
 }
 
-const REQUIRED: [&str; 4] = ["sandbox_id", "state", "isolation", "created_at"];
+const REQUIRED: [&str; 3] = ["sandbox_id", "state", "isolation"];
 
 fn shown() -> Value {
     json!({
