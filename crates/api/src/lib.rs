@@ -18,6 +18,7 @@ mod schema;
 mod secret;
 mod seed;
 mod template;
+mod tool;
 
 pub use admin::{
     AuditEntry, AuditHead, CreateKey, CreateTenant, Health, Key, NewKey, Readiness, ReadinessCheck,
@@ -44,6 +45,7 @@ pub use sandbox::{PortLink, Sandbox, SandboxMetrics};
 pub use secret::{Binding, PutSecret, Secret, SecretText};
 pub use seed::{AcquireLease, AcquiredLease};
 pub use template::{PutTemplate, Template};
+pub use tool::{ResourceMetadata, ToolAnswer, ToolArguments, Tools};
 
 /// The header that makes a creation repeatable.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";

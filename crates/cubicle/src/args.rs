@@ -21,7 +21,7 @@ pub(crate) use control::{Cp, Exec, Kill, Lease, LeaseCreate, LeaseLs, Logs, Ps, 
 pub(crate) use egress::{
     Egress, EgressBill, EgressCheck, EgressExplain, EgressGateway, EgressRecord, EgressSet, EgressShow,
 };
-pub(crate) use local::{Bench, How, Ls, OneSandbox, Rm, Run, SandboxOptions, Shape, Up};
+pub(crate) use local::{Bench, How, Ls, Mcp, OneSandbox, Rm, Run, SandboxOptions, Shape, Up};
 pub(crate) use secrets::{SecretSet, Secrets};
 
 /// Runs programs in sandboxes of their own, on this machine or on a server.
@@ -134,6 +134,9 @@ pub(crate) enum Verb {
     /// Show what sandboxes may reach, and why something is allowed or denied
     #[command(subcommand, after_help = texts::EGRESS)]
     Egress(Egress),
+    /// Give an AI assistant a sandbox: tools for MCP clients over standard input and output
+    #[command(after_help = texts::MCP)]
+    Mcp(Box<Mcp>),
     /// Measure this host against starting a process directly, and against the peers that are installed
     Bench(Bench),
     /// Print a completion script for a shell
@@ -198,7 +201,9 @@ impl Verb {
             Self::Secrets(Secrets::List(shape)) => shape.json,
             Self::Template(Template::Ls(shape)) | Self::Tenant(Tenant::Ls(shape)) => shape.json,
             Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun | Self::Up(_) => false,
-            Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => false,
+            Self::Mcp(_) | Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => {
+                false
+            }
             Self::Lease(Lease::Release(_)) | Self::Keys(Keys::Revoke(_)) | Self::Secrets(Secrets::Rm(_)) => {
                 false
             }

@@ -15,6 +15,7 @@ pub(crate) mod kill;
 pub(crate) mod lease;
 pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod mcp;
 pub(crate) mod ps;
 pub(crate) mod receipt;
 pub(crate) mod reference;

@@ -2,6 +2,7 @@
 
 pub mod context;
 pub mod execute;
+pub mod tools;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -17,7 +17,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("api", &["model"]),
     ("egress", &["model", "sys"]),
     ("envs", &["model"]),
-    ("server", &["model", "guest", "backend", "store", "api", "egress", "envs"]),
+    ("tools", &["model", "guest"]),
+    ("server", &["model", "guest", "backend", "store", "api", "egress", "envs", "tools"]),
     (
         "cubicle",
         &[
@@ -31,6 +32,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "egress",
             "envs",
             "server",
+            "tools",
             "tests-leftovers",
             "tests-postgresql",
         ],

@@ -14,6 +14,7 @@ mod secrets;
 mod stream;
 mod templates;
 mod terminal;
+mod tools;
 
 pub use address::{Address, NotAnAddress};
 pub use admin::AuditQuery;

@@ -35,6 +35,16 @@ pub(crate) struct Run {
     pub(crate) receipt: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Mcp {
+    /// The template of the server's sandboxes, where a server is used
+    #[arg(long, value_name = "NAME")]
+    pub(crate) template: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxOptions,
+}
+
 /// How one command is run, in a fresh sandbox or in a kept one.
 #[derive(Debug, Args)]
 pub(crate) struct How {
@@ -94,6 +104,16 @@ pub(crate) struct SandboxOptions {
     /// Trust in the code: high trust is the least isolation. low, medium or high [default: medium]
     #[arg(long, value_name = "TRUST")]
     pub(crate) trust: Option<Trust>,
+}
+
+impl SandboxOptions {
+    /// Whether any of them was given.
+    pub(crate) fn asks_for_anything(&self) -> bool {
+        let Self { workspace, memory, cpus, pids, workspace_size, tmp_size, isolation, trust } = self;
+        let sizes = memory.is_some() || workspace_size.is_some() || tmp_size.is_some();
+        let shares = cpus.is_some() || pids.is_some();
+        workspace.is_some() || sizes || shares || isolation.is_some() || trust.is_some()
+    }
 }
 
 #[derive(Debug, Args)]

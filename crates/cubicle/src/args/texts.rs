@@ -36,6 +36,17 @@ The first start makes a key for you; its file is named when the server is up. A 
 finished what is under way; sandboxes and what runs in them go on, and the next start takes them over. A second signal \
 ends it at once.";
 
+pub(super) const MCP: &str = "\
+Examples:
+  cubicle mcp                             # a sandbox of this machine, which ends with the client
+  cubicle mcp --workspace .               # with this directory as its /workspace
+  cubicle mcp --server http://host:7878   # sandboxes of a server
+
+  claude mcp add cubicle -- cubicle mcp   # tell Claude Code of it; docs/guide/mcp.md has others
+
+A server is used where --server, CUBICLE_SERVER or cubicle.toml names one. The sandbox is destroyed when standard input is \
+closed, and on a signal.";
+
 pub(super) const TOP: &str = "\
 Examples:
   cubicle run -- python3 -c 'print(6 * 7)'   # a program in its own sandbox, without a server

@@ -14,7 +14,7 @@ use cubicle_model::{
 };
 
 use super::result::Outcome;
-use crate::args::{How, Run};
+use crate::args::{How, Run, SandboxOptions};
 use crate::attend::local::attend;
 use crate::attend::{Attended, Passing};
 use crate::context::{Context, guest, random_bits};
@@ -96,16 +96,16 @@ pub(crate) async fn attend_in(
     how: &How,
     signals: &mut Signals,
 ) -> Result<Attended, Failure> {
-    // A wall time that somebody asked for is kept; the default one only ends what nobody attends.
-    let default_wall = seen.receipt.as_ref().and_then(|receipt| {
-        receipt
-            .limits
-            .iter()
-            .find(|limit| limit.name == "wall_seconds" && !limit.asked)
-            .map(|limit| limit.value)
-    });
+    let default_wall = default_wall(seen);
     let passing = Passing { tty: how.tty, input: true, keep_output: how.json };
     attend(guest, spec.clone(), ExecId::from_random(random_bits()), passing, default_wall, signals).await
+}
+
+/// A wall time that somebody asked for is kept; the default one only ends what nobody attends.
+pub(crate) fn default_wall(seen: &Seen) -> Option<u64> {
+    let limits = &seen.receipt.as_ref()?.limits;
+    let wall = limits.iter().find(|limit| limit.name == "wall_seconds" && !limit.asked);
+    wall.map(|limit| limit.value)
 }
 
 /// What is printed after the command ended, and how cubicle ends.
@@ -162,25 +162,36 @@ async fn make(backend: &Arc<dyn Backend>, plan: &Plan) -> Result<(Seen, Guest), 
 }
 
 fn plan(args: &Run, context: &Context) -> Result<Plan, Fault> {
-    let sandbox = context.settings.for_sandbox(&args.sandbox)?;
-    let workspace = match &args.sandbox.workspace {
+    let lifetime = if args.keep { Lifetime::Durable } else { Lifetime::Bound };
+    let place = placement(&args.sandbox, lifetime, args.argv.argv.join(" "), context)?;
+    let files = args.files.iter().map(read_file).collect::<Result<_, _>>()?;
+    let spec = spec(&args.how, args.argv.argv.clone(), &context.environment)?;
+    Ok(Plan { place, files, spec })
+}
+
+/// A sandbox as the command line asks for it.
+pub(crate) fn placement(
+    options: &SandboxOptions,
+    lifetime: Lifetime,
+    command: String,
+    context: &Context,
+) -> Result<Placement, Fault> {
+    let sandbox = context.settings.for_sandbox(options)?;
+    let workspace = match &options.workspace {
         None => Medium::Memory,
         Some(path) => Medium::Directory(directory(path)?),
     };
-    let place = Placement {
+    Ok(Placement {
         id: SandboxId::from_random(random_bits()),
-        lifetime: if args.keep { Lifetime::Durable } else { Lifetime::Bound },
+        lifetime,
         isolation: sandbox.isolation,
         trust: sandbox.trust,
         root: Root::Host,
         workspace,
         limits: sandbox.limits,
         env: BTreeMap::new(),
-        labels: [("command".to_owned(), args.argv.argv.join(" "))].into(),
-    };
-    let files = args.files.iter().map(read_file).collect::<Result<_, _>>()?;
-    let spec = spec(&args.how, args.argv.argv.clone(), &context.environment)?;
-    Ok(Plan { place, files, spec })
+        labels: [("command".to_owned(), command)].into(),
+    })
 }
 
 /// The exec that was asked for on the command line.

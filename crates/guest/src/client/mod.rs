@@ -15,6 +15,7 @@ mod incoming;
 mod listening;
 pub mod quiet;
 mod streams;
+mod tools;
 
 #[cfg(test)]
 mod tests;

@@ -400,8 +400,10 @@ impl App {
         let egress = self.egress_since(&exec, &mark).await;
         let made = match &asked.program {
             // While its sandbox is there.
-            Program::Code(_) => Some(self.made_by(&guest, &exec, afterwards.lease().is_some()).await),
-            Program::Command | Program::Context(_) => None,
+            Program::Code(_) if !asked.background => {
+                Some(self.made_by(&guest, &exec, afterwards.lease().is_some()).await)
+            }
+            _ => None,
         };
         if has_policy {
             self.end_policy(exec.lease, exec.id).await;

@@ -26,10 +26,22 @@ impl App {
         outcome: Result<T, Fault>,
     ) -> Result<T, Fault> {
         let word = outcome.as_ref().err().map_or("ok", |fault| fault.kind().code());
+        self.note_file(caller, action, sandbox, path, word).await?;
+        outcome
+    }
+
+    /// The same with what came of it in one word.
+    pub(crate) async fn note_file(
+        &self,
+        caller: &Caller,
+        action: &str,
+        sandbox: SandboxId,
+        path: &str,
+        word: &str,
+    ) -> Result<(), Fault> {
         let path = path.chars().take(1024).collect();
         self.store
             .record(caller.context(self), action.into(), sandbox.to_string(), word.into(), Some(path))
-            .await?;
-        outcome
+            .await
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod secrets;
 pub(crate) mod templates;
 pub(crate) mod tidings;
 mod to_its_end;
+pub(crate) mod tools;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -78,6 +79,7 @@ pub(crate) struct App {
     pub(crate) fanout: Fanout,
     pub(crate) tidings: Tidings,
     pub(crate) exec_turns: Mutex<HashMap<ExecId, Arc<tokio::sync::Mutex<()>>>>,
+    pub(crate) bench_turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Wakes whoever fills the pool and serves the queue.
     pub(crate) room_changed: Notify,
     /// Wakes whoever reads events.
@@ -129,6 +131,7 @@ impl App {
             fanout: Fanout::default(),
             tidings: Tidings::default(),
             exec_turns: Mutex::default(),
+            bench_turns: Mutex::default(),
             room_changed: Notify::new(),
             something_happened: tokio::sync::watch::Sender::new(0),
             tasks: TaskTracker::new(),

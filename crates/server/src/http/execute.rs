@@ -193,7 +193,7 @@ fn request(
         all_files: asked.all_files,
         host: Default::default(),
     };
-    Ok((CodeRequest { execute, output_limit }, asked.place))
+    Ok((CodeRequest { execute, background: false, output_limit }, asked.place))
 }
 
 async fn answer(app: &App, done: CodeTold) -> Answer<Reply<api::Executed>> {

@@ -19,7 +19,14 @@ use crate::auth::Refusal;
 use crate::spans;
 
 /// Answered without a key: they say nothing about anybody.
-const OPEN: [&str; 4] = ["/health", "/ready", "/api/v1/openapi.json", "/metrics"];
+const OPEN: [&str; 6] = [
+    "/health",
+    "/ready",
+    "/api/v1/openapi.json",
+    "/metrics",
+    super::mcp::METADATA,
+    super::mcp::METADATA_OF_MCP,
+];
 
 pub(super) async fn gate(
     State(app): State<Arc<App>>,
@@ -48,7 +55,7 @@ pub(super) async fn gate(
                 let (code, error, cause) = (problem.code(), problem.message(), problem.cause());
                 debug!(%from, path, code, error, cause, "request not admitted");
                 request::discard(asked.into_body()).await;
-                problem.render(id)
+                super::mcp::challenged(&app, &path, problem.render(id))
             }
         }
     };

@@ -12,6 +12,7 @@ mod gate;
 mod hand_on;
 mod leases;
 mod links;
+mod mcp;
 mod ports;
 mod problem;
 mod range;
@@ -24,6 +25,7 @@ mod strict;
 mod system;
 mod templates;
 mod terminal;
+mod tools;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -86,6 +88,8 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(files::rename))
         .routes(routes!(files::unpack, files::pack))
         .routes(routes!(files::watch))
+        .routes(routes!(tools::list))
+        .routes(routes!(tools::call))
         .routes(routes!(templates::list))
         .routes(routes!(templates::get, templates::put, templates::delete))
         .routes(routes!(secrets::list))
@@ -108,6 +112,8 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(stream::everything))
         .routes(routes!(seed::acquire))
         .routes(routes!(seed::release))
+        .routes(routes!(mcp::metadata))
+        .routes(routes!(mcp::metadata_of_mcp))
         .routes(routes!(system::health))
         .routes(routes!(system::ready))
         .routes(routes!(system::metrics))
@@ -124,6 +130,7 @@ pub(crate) fn routes(app: &Arc<App>) -> Router {
     router
         .merge(terminal::routes())
         .merge(ports::routes())
+        .merge(mcp::routes(app))
         .route("/api/v1/openapi.json", axum::routing::get(move || system::openapi(Arc::clone(&document))))
         .fallback(system::nothing_here)
         .method_not_allowed_fallback(system::no_such_method)

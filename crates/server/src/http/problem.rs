@@ -1,8 +1,11 @@
 //! From a fault to an answer, once.
 
+use std::borrow::Cow;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cubicle_model::{Fault, Kind, Name, RequestId};
+use cubicle_tools::ToolError;
 use std::time::Duration;
 
 use crate::app::App;
@@ -14,7 +17,7 @@ pub(crate) type Answer<T> = Result<T, Problem>;
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     status: StatusCode,
-    code: &'static str,
+    code: Cow<'static, str>,
     message: String,
     hint: Option<String>,
     retry_after: Option<Duration>,
@@ -28,7 +31,7 @@ impl Problem {
     pub(crate) fn unauthenticated(message: &str) -> Self {
         Self {
             status: StatusCode::UNAUTHORIZED,
-            code: "unauthenticated",
+            code: "unauthenticated".into(),
             message: message.into(),
             hint: Some("send 'Authorization: Bearer KEY'; 'cubicle up' says where the first key is".into()),
             retry_after: None,
@@ -44,7 +47,7 @@ impl Problem {
     pub(crate) fn too_many(wait: Duration) -> Self {
         Self {
             status: StatusCode::TOO_MANY_REQUESTS,
-            code: "rate_limited",
+            code: "rate_limited".into(),
             message: "these are more requests than this key, or this token's subject, may make".into(),
             hint: Some("slow down, or ask for a higher rate".into()),
             retry_after: Some(wait),
@@ -57,8 +60,8 @@ impl Problem {
         Self { status, ..Self::from(fault) }
     }
 
-    pub(crate) fn code(&self) -> &'static str {
-        self.code
+    pub(crate) fn code(&self) -> &str {
+        &self.code
     }
 
     pub(crate) fn status(&self) -> StatusCode {
@@ -93,7 +96,7 @@ impl Problem {
     pub(crate) fn render(&self, request: RequestId) -> Response {
         let body = cubicle_api::ErrorBody {
             error: cubicle_api::Error {
-                code: self.code.into(),
+                code: self.code.clone().into_owned(),
                 message: self.message.clone(),
                 hint: self.hint.clone(),
                 request_id: request.to_string(),
@@ -123,6 +126,14 @@ impl Problem {
     }
 }
 
+impl From<ToolError> for Problem {
+    /// With the tool's own code, which is finer than a kind.
+    fn from(error: ToolError) -> Self {
+        let fault = Fault::new(error.kind, error.message);
+        Self { code: error.code.into(), hint: error.hint, ..Self::from(fault) }
+    }
+}
+
 impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         let (status, retry_after) = match fault.kind() {
@@ -145,7 +156,7 @@ impl From<Fault> for Problem {
         });
         Self {
             status,
-            code: fault.kind().code(),
+            code: fault.kind().code().into(),
             message: fault.message().to_owned(),
             hint: fault.way_out().map(str::to_owned),
             retry_after,

@@ -161,16 +161,21 @@ impl Server {
             Some(_) if language != Language::Python => {
                 return Err(Refusal::invalid("only python has environments"));
             }
-            Some(name) => self.python_of(name)?,
+            Some(name) => {
+                let found = self.environments.get(name).ok_or_else(|| {
+                    let name: String = name.chars().take(100).collect();
+                    Refusal::new(404, "env_not_found", format!("this sandbox has no environment {name:?}"))
+                })?;
+                found.python.clone()
+            }
         };
-        let (env, env_name) = (request.env.clone(), request.env_name.clone());
+        let mut env = std::collections::BTreeMap::new();
+        if request.env_name.is_some() {
+            self.enter_environment(&mut env, &program);
+        }
+        env.extend(request.env.clone());
+        let env_name = request.env_name.clone();
         Ok(Plan { language, program, cwd, env, env_name })
-    }
-
-    /// The interpreter of an environment.
-    fn python_of(&self, name: &str) -> Result<String, Refusal> {
-        let name: String = name.chars().take(100).collect();
-        Err(Refusal::new(404, "env_not_found", format!("this sandbox has no environment {name:?}")))
     }
 
     /// Starts an interpreter. After an error nothing runs.

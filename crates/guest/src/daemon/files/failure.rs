@@ -1,5 +1,6 @@
 //! What a request is refused with.
 
+use std::borrow::Cow;
 use std::io;
 
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ pub(super) struct Failure {
     pub(super) status: u16,
     pub(super) code: &'static str,
     pub(super) message: String,
-    pub(super) hint: Option<&'static str>,
+    pub(super) hint: Option<Cow<'static, str>>,
     /// The size of a file of which a range beyond its end was asked for.
     pub(super) size: Option<u64>,
 }
@@ -45,8 +46,8 @@ impl Failure {
         Self { status, code, message: message.into(), hint: None, size: None }
     }
 
-    pub(super) fn hint(mut self, hint: &'static str) -> Self {
-        self.hint = Some(hint);
+    pub(super) fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.hint = Some(hint.into());
         self
     }
 
@@ -56,6 +57,14 @@ impl Failure {
 
     pub(super) fn invalid_query(why: impl Into<String>) -> Self {
         Self::new(400, "invalid_query", why)
+    }
+
+    pub(super) fn invalid_argument(why: impl Into<String>) -> Self {
+        Self::new(400, "invalid_argument", why)
+    }
+
+    pub(super) fn too_large(path: &SandboxPath, most: usize) -> Self {
+        Self::new(413, "too_large", format!("{path} is larger than {most} bytes"))
     }
 
     pub(super) fn method_not_allowed(allowed: &str) -> Self {

@@ -93,16 +93,20 @@ fn entry(dir: BorrowedFd<'_>, name: &OsStr, path: &[u8], stat: &Stat) -> Entry {
         name: name.to_string_lossy().into_owned(),
         path: shown(path),
         path_encoded: std::str::from_utf8(path).is_err().then(|| percent_encoded(path)),
-        kind: match kind {
-            FileType::RegularFile => "file",
-            FileType::Directory => "directory",
-            FileType::Symlink => "symlink",
-            _ => "other",
-        },
+        kind: kind_name(stat),
         size: u64::try_from(stat.st_size).unwrap_or(0),
         mode: octal_mode(stat),
-        mtime: stat.st_mtime as f64 + (stat.st_mtime_nsec / 1000) as f64 / 1e6,
+        mtime: mtime(stat),
         target: target.map(|target| shown(target.as_bytes())),
+    }
+}
+
+pub(super) fn kind_name(stat: &Stat) -> &'static str {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        _ => "other",
     }
 }
 
@@ -111,6 +115,11 @@ pub(super) fn octal_mode(stat: &Stat) -> String {
 }
 
 /// Seconds since 1970, with microseconds.
+pub(super) fn mtime(stat: &Stat) -> f64 {
+    stat.st_mtime as f64 + (stat.st_mtime_nsec / 1000) as f64 / 1e6
+}
+
+/// The same as text.
 pub(super) fn modified(stat: &Stat) -> String {
     format!("{}.{:06}", stat.st_mtime, stat.st_mtime_nsec / 1000)
 }

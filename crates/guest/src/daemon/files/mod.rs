@@ -17,6 +17,7 @@ mod reply;
 mod root;
 pub(super) mod stage;
 mod tar_headers;
+mod tools;
 mod walk;
 mod watch;
 mod write;
@@ -70,7 +71,9 @@ impl<T: Write + AsFd> Connection for T {}
 /// Whether a request for this path belongs here, whatever its method.
 pub(crate) fn wants(_method: &str, path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
-    path.starts_with("/files/") || matches!(path, "/files" | "/archive" | "/watch")
+    path.starts_with("/files/")
+        || path.starts_with("/tools/")
+        || matches!(path, "/files" | "/archive" | "/watch")
 }
 
 /// Answers one request. `body` ends where the request's body ends, and fails when the client hangs up before that.
@@ -106,7 +109,7 @@ pub(super) fn write_as_daemon(path: &str, mode: u32, bytes: &[u8]) -> Result<(),
 fn refusal(failure: Failure) -> Refusal {
     let refusal = Refusal::new(failure.status, failure.code, failure.message);
     match failure.hint {
-        Some(hint) => refusal.hint(hint),
+        Some(hint) => refusal.hint(hint.into_owned()),
         None => refusal,
     }
 }
@@ -156,6 +159,12 @@ fn route(
             "PUT" => write::put(root, request, &query, &path, body, connection),
             "DELETE" => remove::remove(root, &query, &path, connection),
             _ => Err(Failure::method_not_allowed("GET, HEAD, PUT and DELETE").into()),
+        };
+    }
+    if let Some(name) = request.path.strip_prefix("/tools/") {
+        return match method {
+            "POST" => tools::serve(root, name, body, connection),
+            _ => Err(Failure::method_not_allowed("POST").into()),
         };
     }
     match (request.path.as_str(), method) {

@@ -32,7 +32,7 @@ pub(super) fn remove(
     Ok(reply::empty(connection, 204, &[])?)
 }
 
-fn remove_place(root: &Root, place: &Place, recursive: bool) -> Result<(), Errno> {
+pub(super) fn remove_place(root: &Root, place: &Place, recursive: bool) -> Result<(), Errno> {
     if !is_directory(&place.stat()?) {
         return fs::unlinkat(&place.dir, &place.name, AtFlags::empty());
     }

@@ -50,7 +50,7 @@ pub(super) fn failure(
     struct Body<'a> {
         error: Error<'a>,
     }
-    let error = Error { code: failure.code, message: &failure.message, hint: failure.hint };
+    let error = Error { code: failure.code, message: &failure.message, hint: failure.hint.as_deref() };
     let body = serde_json::to_vec(&Body { error })?;
     let mut headers = vec![("x-cubicle-error", failure.code.to_owned())];
     if let Some(size) = failure.size {
@@ -107,6 +107,7 @@ fn reason(status: u16) -> &'static str {
         412 => "Precondition Failed",
         413 => "Content Too Large",
         416 => "Range Not Satisfiable",
+        422 => "Unprocessable Content",
         503 => "Service Unavailable",
         507 => "Insufficient Storage",
         _ => "Internal Server Error",

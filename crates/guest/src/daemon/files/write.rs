@@ -147,7 +147,7 @@ fn move_file_across(
     fs::unlinkat(&source.dir, &source.name, AtFlags::empty()).map_err(of_source)
 }
 
-fn place_for_writing(root: &Root, path: &SandboxPath, parents: bool) -> Result<Place, Failure> {
+pub(super) fn place_for_writing(root: &Root, path: &SandboxPath, parents: bool) -> Result<Place, Failure> {
     let (directory, name) = path.split();
     let Some(name) = name else {
         return Err(Failure::of(Errno::ISDIR, path));
@@ -164,7 +164,7 @@ fn place_for_writing(root: &Root, path: &SandboxPath, parents: bool) -> Result<P
     })
 }
 
-fn exists_already(path: &SandboxPath, directory: bool) -> Failure {
+pub(super) fn exists_already(path: &SandboxPath, directory: bool) -> Failure {
     let what = if directory { "a directory" } else { "a file" };
     Failure::new(412, "exists", format!("{path} is {what} already"))
 }
@@ -198,8 +198,8 @@ fn receive(
 }
 
 /// A file under a name of its own, which is gone again unless it is finished.
-struct Unfinished {
-    file: File,
+pub(super) struct Unfinished {
+    pub(super) file: File,
     dir: OwnedFd,
     name: OsString,
     target: OsString,
@@ -207,7 +207,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    fn create(place: &Place, path: &SandboxPath) -> Result<Self, Failure> {
+    pub(super) fn create(place: &Place, path: &SandboxPath) -> Result<Self, Failure> {
         // Unique in this process; a workload that takes the names beforehand only fails its own writes.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let refuse = |errno| Failure::of(errno, path);
@@ -229,7 +229,12 @@ impl Unfinished {
     }
 
     /// Says what the file is then.
-    fn finish(mut self, mode: Mode, must_be_new: bool, path: &SandboxPath) -> Result<Stat, Failure> {
+    pub(super) fn finish(
+        mut self,
+        mode: Mode,
+        must_be_new: bool,
+        path: &SandboxPath,
+    ) -> Result<Stat, Failure> {
         fs::fchmod(&self.file, mode).map_err(|errno| Failure::of(errno, path))?;
         let flags = if must_be_new { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
         match fs::renameat_with(&self.dir, &self.name, &self.dir, &self.target, flags) {

@@ -125,11 +125,8 @@ impl App {
 
 /// What has to be mounted for an environment.
 pub(super) fn mounts_of(ready: &Ready) -> Vec<Mount> {
-    let mount = |source: &Path, target: &str| Mount {
-        source: source.into(),
-        target: target.into(),
-        read_only: true,
-    };
+    let mount =
+        |source: &Path, target: &str| Mount { source: source.into(), target: target.into(), read_only: true };
     let prefix = ready.prefix.iter().map(|prefix| mount(&prefix.source, &prefix.target));
     std::iter::once(mount(&ready.path, &ready.target)).chain(prefix).collect()
 }

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use cubicle_envs::{
-    AllowedIndex, AllowedPackages, Cache, Environments, Listed, Ready, Requirements, Wanted,
-};
+use cubicle_envs::{AllowedIndex, AllowedPackages, Cache, Environments, Listed, Ready, Requirements, Wanted};
 use cubicle_guest::wire::execute::{Environment, Execute};
 use cubicle_model::egress::{Host, Policy, WebAddress};
 use cubicle_model::{Fault, Kind, Name, SandboxId, Scope};

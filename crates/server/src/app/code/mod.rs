@@ -64,6 +64,8 @@ impl ContextStart {
 #[derive(Debug)]
 pub(crate) struct CodeRequest {
     pub(crate) execute: Execute,
+    /// Answer as soon as it has started.
+    pub(crate) background: bool,
     pub(crate) output_limit: usize,
 }
 
@@ -166,7 +168,7 @@ impl App {
         asked: CodeRequest,
         environment: Option<Chosen>,
     ) -> ExecRequest {
-        let CodeRequest { mut execute, output_limit } = asked;
+        let CodeRequest { mut execute, background, output_limit } = asked;
         // What it needs is attached by then; only its name goes inside.
         execute.env_name = environment.as_ref().map(|chosen| chosen.name.clone());
         execute.requirements.clear();
@@ -189,7 +191,7 @@ impl App {
             spec,
             program: Program::Code(Box::new(Code { execute, environment })),
             policy: None,
-            background: false,
+            background,
             output_limit,
         }
     }

@@ -109,7 +109,10 @@ fn not_built(job: &SdistJob, exit: Exit, stderr: &[u8]) -> Fault {
     let (package, version) = (&job.package, &job.version);
     Fault::new(
         Kind::Invalid,
-        format!("{package} {version} has no wheel for this Python, and building it failed ({exit:?}): {}", &said[end..]),
+        format!(
+            "{package} {version} has no wheel for this Python, and building it failed ({exit:?}): {}",
+            &said[end..]
+        ),
     )
     .hint("choose a version that has a wheel, or a template whose root has the compiler that it needs")
 }

@@ -66,6 +66,11 @@ pub(super) enum WhereKeysAre {
 }
 
 impl TokenSettings {
+    /// Whose tokens are accepted.
+    pub(crate) fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
     /// `None` where tokens are not wanted. A setting that would have no effect is a mistake, and never ignored.
     pub fn parse(asked: TokenRequest) -> Result<Option<Self>, Fault> {
         let Some(issuer) = asked.issuer.clone() else {

@@ -3,6 +3,7 @@
 mod archives;
 mod paths;
 mod reading;
+mod tools;
 mod watching;
 mod writing;
 
