@@ -65,6 +65,11 @@ pub(crate) fn found(settings: &Egress, environment: &Environment) -> Found {
     find(settings, &Surroundings::of_this_host(environment))
 }
 
+/// Indexes that pip and uv are configured with on this host. Files are read: this blocks.
+pub(crate) fn python_indexes(environment: &Environment) -> python::Configured {
+    python::configured(&Surroundings::of_this_host(environment))
+}
+
 impl Found {
     /// What the server and the gateway are told.
     pub(crate) fn texts(&self) -> BTreeMap<Name, String> {

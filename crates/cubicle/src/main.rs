@@ -9,6 +9,7 @@ mod context;
 mod control_plane;
 mod data_dir;
 mod environment;
+mod environments;
 mod failure;
 mod gateway;
 mod input;

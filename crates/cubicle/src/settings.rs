@@ -4,6 +4,7 @@
 mod egress;
 mod file;
 mod keys;
+mod sandbox;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ use crate::values::{Cores, Span};
 pub(crate) use egress::Egress;
 pub(crate) use keys::reference;
 use keys::{KEYS, Key};
+pub(crate) use sandbox::Sandboxes;
 
 /// Names the file itself, so it is no key of the file.
 const CONFIG_VARIABLE: &str = "CUBICLE_CONFIG";
@@ -37,6 +39,7 @@ pub(crate) struct Settings {
     pub(crate) limits: LimitRequest,
     pub(crate) server: Server,
     pub(crate) egress: Egress,
+    pub(crate) sandbox: Sandboxes,
 }
 
 /// What a server is told, and which one is asked; everything has a default.
@@ -131,6 +134,7 @@ impl Settings {
             },
             server: Server::default(),
             egress: Egress::default(),
+            sandbox: Sandboxes::default(),
         };
         let mut all = asked.over(self.clone());
         // A directory of the host has no size to enforce, so a size that the file or the environment sets for every
@@ -168,12 +172,16 @@ impl Settings {
             },
             server: self.server.over(below.server),
             egress: self.egress.over(below.egress),
+            sandbox: self.sandbox.over(below.sandbox),
         }
     }
 
     /// Sets one key of `KEYS` from its text. `at` names where the text stands, for the error.
     fn set(&mut self, key: &str, text: &str, at: &str) -> Result<(), Fault> {
         if let Some(set) = self.egress.set(key, text, at) {
+            return set;
+        }
+        if let Some(set) = self.sandbox.set(key, text, at) {
             return set;
         }
         let (limits, server) = (&mut self.limits, &mut self.server);
@@ -335,7 +343,12 @@ mod tests {
             "server.listen" => "127.0.0.1:7000",
             "server.url" | "server.otlp_endpoint" => "http://127.0.0.1:7000",
             "egress.access_log" | "egress.extra_roots" => "/srv/file",
-            "egress.enabled" => "false",
+            "egress.enabled" | "sandbox.warm_interpreters" => "false",
+            "sandbox.python_index.default_index" | "sandbox.python_index.extra_indices" => {
+                "https://ada:hunter2@index.example/simple"
+            }
+            "sandbox.python_index.find_links" | "sandbox.python" | "sandbox.uv" => "/srv/file",
+            "sandbox.python_index.allowed_packages" => "pandas Scikit_Learn",
             path if path.starts_with("egress.") => "https://service.example/path",
             "server.token_scopes" => "read, manage",
             "server.redact_patterns" => "usual tok_[a-z]{8,}",
@@ -360,6 +373,13 @@ mod tests {
             ("[limits]\ndata_dir = '/x'", "data_dir"),
             ("[egress]\npython_indx = 'https://a.example'", "egress.python_index"),
             ("[egress.bundels]\nmine = 'allow a.example'", "egress.bundles.mine"),
+            (
+                "[sandbox.python_index]\ndefault_indx = 'https://a.example'",
+                "sandbox.python_index.default_index",
+            ),
+            ("[sandbox.env_cache]\nenv_tll = '1h'", "sandbox.env_cache.env_ttl"),
+            ("[sandbox]\nclaim_timeot = '1s'", "sandbox.claim_timeout"),
+            ("[sandbox.tempaltes]\ndefault = 'python'", "sandbox.templates.default"),
         ];
         for (toml, suggestion) in table {
             let fault = load(toml, &Environment::default()).unwrap_err();
@@ -399,10 +419,52 @@ mod tests {
     }
 
     #[test]
+    fn the_section_of_sandboxes_is_written_as_people_write_it() {
+        let toml = "[sandbox]\nclaim_timeout = '30s'\ntrust_domain = 'cluster.local'\nwarm_interpreters = false\n\
+                    [sandbox.templates]\ndefault = 'python'\nfile_search = 'search'\n\
+                    [sandbox.python_index]\ndefault_index = 'https://index.example/simple'\n\
+                    extra_indices = ['https://a.example/simple', 'https://b.example/simple']\n\
+                    trusted_hosts = ['a.example', 'b.example:8443']\nallowed_packages = ['pandas', 'NumPy']\n\
+                    find_links = '/srv/wheels /srv/more'\n\
+                    [sandbox.env_cache]\nmax_envs_per_pod = 20\nenv_ttl = '24h'\nmax_disk_usage = '5Gi'\n";
+        let said = load(toml, &Environment::default()).unwrap().sandbox;
+        assert_eq!(said.templates["file_search"].as_str(), "search");
+        assert_eq!(
+            (said.claim_timeout, said.warm_interpreters),
+            (Some(Duration::from_secs(30)), Some(false))
+        );
+        assert_eq!(said.trust_domain.as_deref(), Some("cluster.local"));
+        let index = said.python_index;
+        assert_eq!(index.extra_indices.unwrap().len(), 2);
+        assert_eq!(index.trusted_hosts.unwrap(), ["a.example", "b.example:8443"]);
+        assert_eq!(index.allowed_packages.unwrap().names().collect::<Vec<_>>(), ["numpy", "pandas"]);
+        assert_eq!(index.find_links.unwrap(), [Path::new("/srv/wheels"), Path::new("/srv/more")]);
+        let cache = said.env_cache;
+        assert_eq!((cache.max_envs_per_pod, cache.max_disk_usage), (Some(20), Some(5 << 30)));
+        assert_eq!(cache.env_ttl, Some(Duration::from_secs(24 * 3600)));
+        for (toml, part) in [
+            ("[sandbox.templates]\ndefault = 'No Name'", "is not a name"),
+            ("[sandbox.templates]\n'a b' = 'python'", "the type of a tool"),
+            ("[sandbox.python_index]\nfind_links = 'wheels'", "not an absolute path"),
+            ("[sandbox.python_index]\ndefault_index = 'index.example'", "https://host.example/path"),
+            ("[sandbox.python_index]\ntrusted_hosts = ['--x']", "is not a host"),
+            ("[sandbox.python_index]\nextra_indices = [1]", "expected a list of texts"),
+            ("[sandbox.python_index]\ndefault_index = ['https://a.example']", "expected text or a number"),
+            ("[sandbox.env_cache]\nmax_disk_usage = 'much'", "sandbox.env_cache.max_disk_usage"),
+            ("[sandbox]\ntrust_domain = 'spiffe://x'", "is not a trust domain"),
+        ] {
+            let fault = load(toml, &Environment::default()).unwrap_err();
+            assert!(fault.message().contains(part), "{toml}: {fault}");
+        }
+    }
+
+    #[test]
     fn passwords_in_addresses_of_indexes_are_never_told() {
         let variables = [
             ("CUBICLE_PYTHON_INDEX", "https://ada:hunter2@index.example/simple"),
             ("CUBICLE_NPM_REGISTRY", "https://hunter2@a.example http://hunter2:@b.example"),
+            ("CUBICLE_SANDBOX_DEFAULT_INDEX", "https://ada:hunter2@index.example/simple"),
+            ("CUBICLE_SANDBOX_EXTRA_INDICES", "https://ada:hunter2@extra.example/simple"),
         ];
         let settings = load("", &Environment::from(variables)).unwrap();
         assert!(!format!("{settings:?}").contains("hunter2"));

@@ -140,10 +140,10 @@ impl FromStr for ByteSize {
         let number: u64 = number.parse().map_err(|_| refuse())?;
         let factor = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => 1,
-            "k" | "kb" | "kib" => KIB,
-            "m" | "mb" | "mib" => MIB,
-            "g" | "gb" | "gib" => GIB,
-            "t" | "tb" | "tib" => 1024 * GIB,
+            "k" | "kb" | "ki" | "kib" => KIB,
+            "m" | "mb" | "mi" | "mib" => MIB,
+            "g" | "gb" | "gi" | "gib" => GIB,
+            "t" | "tb" | "ti" | "tib" => 1024 * GIB,
             _ => return Err(refuse()),
         };
         number.checked_mul(factor).map(ByteSize).ok_or_else(refuse)
@@ -166,7 +166,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
-        for (given, bytes) in [("0", 0), ("512", 512), ("4k", 4096), ("512M", 512 * MIB), ("2GiB", 2 * GIB)] {
+        for (given, bytes) in
+            [("0", 0), ("512", 512), ("4k", 4096), ("512M", 512 * MIB), ("2GiB", 2 * GIB), ("5Gi", 5 * GIB)]
+        {
             assert_eq!(given.parse::<ByteSize>().unwrap().0, bytes, "{given}");
         }
         for given in ["", "M", "-1", "1.5G", "12 parsecs", "99999999999999999999", "99999999999999T"] {

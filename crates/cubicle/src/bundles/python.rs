@@ -26,8 +26,30 @@ const MORE: [&str; 2] = ["PIP_EXTRA_INDEX_URL", "UV_INDEX"];
 struct Said {
     /// The index that takes the place of the one that is compiled in.
     first: Option<(String, String)>,
-    /// Further indexes and pages of links, each with where it stands.
+    /// Further indexes, each with where it stands.
     more: Vec<(String, String)>,
+    /// Pages of links, likewise.
+    links: Vec<(String, String)>,
+}
+
+/// Addresses of indexes as a host's clients are configured with them, passwords included: the first, and further ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Configured {
+    pub(crate) first: Option<String>,
+    pub(crate) more: Vec<String>,
+}
+
+pub(super) fn configured(host: &Surroundings<'_>) -> Configured {
+    let mut remarks = Indexes::new(WAY_OUT);
+    let mut all = Configured::default();
+    // uv is asked first: it is the one that is told.
+    for said in [uv(host, &mut remarks), pip(host)] {
+        all.first = all.first.or(said.first.map(|(text, _)| text));
+        all.more.extend(said.more.into_iter().map(|(text, _)| text));
+    }
+    let mut seen = std::collections::HashSet::new();
+    all.more.retain(|text| seen.insert(text.clone()));
+    all
 }
 
 pub(super) fn find(settings: &Egress, host: &Surroundings<'_>) -> Indexes {
@@ -43,7 +65,7 @@ pub(super) fn find(settings: &Egress, host: &Surroundings<'_>) -> Indexes {
                 indexes.add_text(&text, &from, if has_first { &[] } else { &FIRST });
                 has_first = true;
             }
-            said.more.iter().for_each(|(text, from)| indexes.add_text(text, from, &MORE));
+            said.more.iter().chain(&said.links).for_each(|(text, from)| indexes.add_text(text, from, &MORE));
         }
     }
     for index in settings.python_extra_indexes.iter().flatten() {
@@ -105,12 +127,15 @@ fn pip(host: &Surroundings<'_>) -> Said {
     let variable = |name: &str| host.variable(name).map(|text| (text, format!("{name} in the environment")));
     said.first = variable("PIP_INDEX_URL").or(first);
     let [extra, links] = more;
-    for found in [variable("PIP_EXTRA_INDEX_URL").or(extra), variable("PIP_FIND_LINKS").or(links)] {
+    for (found, into) in [
+        (variable("PIP_EXTRA_INDEX_URL").or(extra), &mut said.more),
+        (variable("PIP_FIND_LINKS").or(links), &mut said.links),
+    ] {
         let Some((value, from)) = found else { continue };
         // A page of links may be a directory of this host, which is no business of the gateway.
         let addresses =
             value.split_whitespace().filter(|word| word.contains("://") && !word.starts_with("file:"));
-        said.more.extend(addresses.map(|word| (word.to_owned(), from.clone())));
+        into.extend(addresses.map(|word| (word.to_owned(), from.clone())));
     }
     said
 }
@@ -150,7 +175,8 @@ fn uv(host: &Surroundings<'_>, indexes: &mut Indexes) -> Said {
     for name in ["UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"] {
         let text = host.variable(name).unwrap_or_default();
         let words = text.split([' ', ',', '\n']).map(unnamed).filter(|word| is_remote(word));
-        said.more.extend(words.map(|word| (word.to_owned(), format!("{name} in the environment"))));
+        let into = if name == "UV_FIND_LINKS" { &mut said.links } else { &mut said.more };
+        into.extend(words.map(|word| (word.to_owned(), format!("{name} in the environment"))));
     }
     said
 }
@@ -175,9 +201,9 @@ fn uv_file(table: &Table, from: &str, said: &mut Said) {
         if let Some(url) = table.get("index-url").and_then(Value::as_str) {
             said.first = Some(at(url));
         }
-        for key in ["extra-index-url", "find-links"] {
+        for (key, into) in [("extra-index-url", &mut said.more), ("find-links", &mut said.links)] {
             let listed = table.get(key).and_then(Value::as_array).into_iter().flatten();
-            said.more.extend(listed.filter_map(Value::as_str).filter(|url| is_remote(url)).map(at));
+            into.extend(listed.filter_map(Value::as_str).filter(|url| is_remote(url)).map(at));
         }
     }
     for index in table.get("index").and_then(Value::as_array).into_iter().flatten() {

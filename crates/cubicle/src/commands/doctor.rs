@@ -1,11 +1,13 @@
 //! `cubicle doctor`: what this host can do, and what to do about the rest.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use anstyle::{AnsiColor, Style};
 use cubicle_backend::{Level, Probed};
+use cubicle_envs::Tools;
 use cubicle_model::isolation::choose;
-use cubicle_model::{Fault, Isolation, Kind};
+use cubicle_model::{Fault, Isolation, Kind, Timestamp};
 use serde_json::json;
 
 use crate::args::Shape;
@@ -14,6 +16,8 @@ use crate::failure::{Ending, printable};
 
 pub(crate) async fn doctor(shape: &Shape, context: &Context) -> Result<Ending, Fault> {
     let default = default_level(context)?;
+    // Before the backend is opened: as root, rights end there, and with them the view into root's own directories.
+    let tools = tools(context).await?;
     let probed = context.backend().await?.probe().await;
     let works = probed.level(default).is_some_and(|level| level.unmet.is_empty());
     if shape.json {
@@ -23,11 +27,46 @@ pub(crate) async fn doctor(shape: &Shape, context: &Context) -> Result<Ending, F
             "strongest": probed.strongest(),
             "levels": probed.levels,
             "capabilities": probed.capabilities,
+            "environments": {
+                "python": tools.python.as_ref().ok(),
+                "uv": tools.uv.as_ref().ok(),
+            },
         }))?;
     } else {
-        super::print(&report(&probed, default))?;
+        super::print(&(report(&probed, default) + &environments(&tools)))?;
     }
     Ok(Ending::Code(if works { 0 } else { 1 }))
+}
+
+/// What Python environments are made with.
+async fn tools(context: &Context) -> Result<Tools, Fault> {
+    let (said, environment) = (context.settings.clone(), context.environment.clone());
+    let data_dir = context.data_dir().to_owned();
+    // Nothing is made here, so that no time passes.
+    let clock = Arc::new(|| Timestamp::UNIX_EPOCH);
+    let settings = tokio::task::spawn_blocking(move || {
+        crate::environments::settings(&said, &environment, &data_dir, clock)
+    })
+    .await
+    .map_err(|error| Fault::new(Kind::Internal, "looking for indexes panicked").because(error))?;
+    Ok(cubicle_envs::tools(&settings).await)
+}
+
+fn environments(tools: &Tools) -> String {
+    let mut text = String::from("Python environments\n");
+    let python =
+        tools.python.as_ref().map(|python| format!("{} at {}", python.version, python.program.display()));
+    let uv = tools.uv.as_ref().map(|path| path.display().to_string());
+    for (name, found) in [("python", python), ("uv", uv)] {
+        match found {
+            Ok(found) => line(&mut text, AnsiColor::Green, "ok", name, &found),
+            Err(fault) => {
+                line(&mut text, AnsiColor::Yellow, "no", name, fault.message());
+                _ = writeln!(text, "      fix: {}", printable(fault.way_out().unwrap_or_default()));
+            }
+        }
+    }
+    text
 }
 
 /// What `cubicle run` uses when nothing is asked for on its command line.

@@ -8,6 +8,7 @@ use toml::{Table, Value};
 
 use super::egress::{BUNDLES, ENABLED};
 use super::keys::KEYS;
+use super::sandbox::{LISTS, TEMPLATES, WARM};
 use super::{Settings, unknown};
 use crate::environment::Environment;
 
@@ -71,10 +72,11 @@ fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> 
             set_all(settings, &key, inner, path)?;
             continue;
         }
-        if !key.starts_with(BUNDLES) && !KEYS.iter().any(|known| known.path == key) {
-            if is_nearly_bundles(above) {
+        let named_by_the_operator = [BUNDLES, TEMPLATES].iter().any(|table| key.starts_with(table));
+        if !named_by_the_operator && !KEYS.iter().any(|known| known.path == key) {
+            if let Some(table) = nearly_a_table(above) {
                 let fault = Fault::new(Kind::Invalid, format!("unknown key '{key}' in {}", path.display()));
-                return Err(fault.hint(format!("did you mean '{BUNDLES}{name}'?")));
+                return Err(fault.hint(format!("did you mean '{table}{name}'?")));
             }
             return Err(unknown(&key, &path.display().to_string(), KEYS.iter().map(|known| known.path)));
         }
@@ -83,7 +85,18 @@ fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> 
             Value::String(text) => text.clone(),
             Value::Integer(number) => number.to_string(),
             Value::Float(number) => number.to_string(),
-            Value::Boolean(flag) if key == ENABLED => flag.to_string(),
+            Value::Boolean(flag) if [ENABLED, WARM].contains(&key.as_str()) => flag.to_string(),
+            Value::Array(list) if LISTS.contains(&key.as_str()) => {
+                let texts: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
+                let texts =
+                    texts.filter(|texts| texts.iter().all(|text| !text.contains(char::is_whitespace)));
+                texts
+                    .ok_or_else(|| {
+                        let wrong = format!("{at}: expected a list of texts without spaces");
+                        Fault::new(Kind::Invalid, wrong)
+                    })?
+                    .join(" ")
+            }
             Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) | Value::Table(_) => {
                 return Err(Fault::new(Kind::Invalid, format!("{at}: expected text or a number")));
             }
@@ -93,7 +106,10 @@ fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> 
     Ok(())
 }
 
-/// Names of bundles are the operator's, so a suggestion can only be about the table that they stand in.
-fn is_nearly_bundles(table: &str) -> bool {
-    strsim::jaro_winkler(table, BUNDLES.trim_end_matches('.')) > 0.85 && table.contains('.')
+/// Names of bundles and tools are the operator's, so a suggestion can only be about the table that they stand in.
+fn nearly_a_table(table: &str) -> Option<&'static str> {
+    let near = |known: &&str| strsim::jaro_winkler(table, known.trim_end_matches('.')) > 0.85;
+    // Another table of the same section is no slip of the pen.
+    let is_known = KEYS.iter().any(|key| key.path.starts_with(&format!("{table}.")));
+    [BUNDLES, TEMPLATES].into_iter().find(near).filter(|_| table.contains('.') && !is_known)
 }

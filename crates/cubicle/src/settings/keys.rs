@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 49] = [
+pub(super) const KEYS: [Key; 62] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -244,6 +244,79 @@ pub(super) const KEYS: [Key; 49] = [
         "",
         "A file with certificates (PEM) that the gateway trusts beside those of the host",
     ),
+    key(
+        "sandbox.python_index.default_index",
+        "CUBICLE_SANDBOX_DEFAULT_INDEX",
+        "`egress.python_index`, else what pip and uv are configured with, else what uv has built in",
+        "The index that Python environments are made from. It may hold a user name and a password, which only uv is told",
+    ),
+    key(
+        "sandbox.python_index.extra_indices",
+        "CUBICLE_SANDBOX_EXTRA_INDICES",
+        "",
+        "Further indexes: a list, or addresses parted by spaces. uv takes a package from the first index that has it",
+    ),
+    key(
+        "sandbox.python_index.trusted_hosts",
+        "CUBICLE_SANDBOX_TRUSTED_HOSTS",
+        "",
+        "Hosts whose certificates are not checked: a list, or hosts parted by spaces",
+    ),
+    key(
+        "sandbox.python_index.allowed_packages",
+        "CUBICLE_SANDBOX_ALLOWED_PACKAGES",
+        "all",
+        "Packages that may be asked for: a list, or names parted by spaces. What they depend on comes along",
+    ),
+    key(
+        "sandbox.python_index.find_links",
+        "CUBICLE_SANDBOX_FIND_LINKS",
+        "",
+        "Directories with wheels: a list, or paths parted by spaces. uv's own user must be able to read them",
+    ),
+    key(
+        "sandbox.env_cache.max_envs_per_pod",
+        "CUBICLE_MAX_ENVS_PER_POD",
+        "`100`",
+        "Environments that are kept; beyond that the longest unused go",
+    ),
+    key(
+        "sandbox.env_cache.env_ttl",
+        "CUBICLE_ENV_TTL",
+        "`7d`",
+        "How long an environment is kept that nobody uses",
+    ),
+    key(
+        "sandbox.env_cache.max_disk_usage",
+        "CUBICLE_ENV_MAX_DISK_USAGE",
+        "`5Gi`",
+        "How large all environments may be together",
+    ),
+    key(
+        "sandbox.claim_timeout",
+        "CUBICLE_CLAIM_TIMEOUT",
+        "`30s`",
+        "How long code that is to be run waits for a sandbox",
+    ),
+    key(
+        "sandbox.trust_domain",
+        "CUBICLE_TRUST_DOMAIN",
+        "`cluster.local`",
+        "The trust domain of SPIFFE identities, in a cluster",
+    ),
+    key(
+        "sandbox.warm_interpreters",
+        "CUBICLE_WARM_INTERPRETERS",
+        "`true`",
+        "Whether interpreters are kept ready in sandboxes, so that code need not wait for one to start",
+    ),
+    key(
+        "sandbox.python",
+        "CUBICLE_SANDBOX_PYTHON",
+        "the best of the host: 3.12 or newer, one of `/usr` first",
+        "The interpreter of Python environments; everybody must be able to run it",
+    ),
+    key("sandbox.uv", "CUBICLE_SANDBOX_UV", "the one in `PATH`", "uv, which makes Python environments"),
 ];
 
 /// docs/reference/config.md.
@@ -283,7 +356,7 @@ Generated from the program by `UPDATE=1 cargo test -p cubicle --test cli_text`; 
 Everything has a default that is right without a file. A flag counts more than a variable of the environment, and a
 variable more than `cubicle.toml`: the file that `--config` or `CUBICLE_CONFIG` names, else
 `~/.config/cubicle/cubicle.toml` (not as root), else `/etc/cubicle/cubicle.toml`. An unknown key is an error that names
-the nearest known one. Sizes are written as `256M` or `2G`, times as `90`, `90s`, `10m`, `2h` or `1d`.
+the nearest known one. Sizes are written as `256M`, `2G` or `5Gi`, times as `90`, `90s`, `10m`, `2h` or `1d`.
 
 ```toml
 data_dir = \"/srv/cubicle\"
@@ -306,6 +379,21 @@ python_index = \"https://packages.example.org/simple\"
 
 [egress.bundles]
 databases = \"allow tcp://db.example.org:5432; allow tcp://cache.example.org:6379\"
+```
+
+`[sandbox.templates]` says which template a type of tool uses, and `default` which all others do. It has no variable.
+
+```toml
+[sandbox.templates]
+default = \"python\"
+file_search = \"search\"
+
+[sandbox.python_index]
+default_index = \"https://packages.example.org/simple\"
+allowed_packages = [\"numpy\", \"pandas\", \"requests\"]
+
+[sandbox.env_cache]
+max_disk_usage = \"5Gi\"
 ```
 
 | key | variable | what it says | default |
