@@ -6,7 +6,6 @@ use super::super::http::Refusal;
 pub(super) enum Language {
     Python,
     Bash,
-    JavaScript,
 }
 
 /// Takes the channel from standard input, where every program can be given one, and runs the kernel that comes over it.
@@ -25,18 +24,16 @@ const PYTHON_KERNEL: &str = concat!(
     include_str!("python/runner.py"),
 );
 const BASH_KERNEL: &str = include_str!("kernel.sh");
-const JAVASCRIPT_KERNEL: &str = include_str!("kernel.js");
 
 impl Language {
     pub(super) fn parse(name: Option<&str>) -> Result<Self, Refusal> {
         match name {
             None | Some("python") => Ok(Self::Python),
             Some("bash") => Ok(Self::Bash),
-            Some("javascript") => Ok(Self::JavaScript),
             Some(other) => {
                 let other: String = other.chars().take(100).collect();
                 Err(Refusal::new(422, "unknown_language", format!("there are no contexts of {other:?}"))
-                    .hint("the languages are python, bash and javascript"))
+                    .hint("the languages are python and bash"))
             }
         }
     }
@@ -45,7 +42,6 @@ impl Language {
         match self {
             Self::Python => "python",
             Self::Bash => "bash",
-            Self::JavaScript => "javascript",
         }
     }
 
@@ -54,7 +50,6 @@ impl Language {
         match self {
             Self::Python => "python3",
             Self::Bash => "bash",
-            Self::JavaScript => "node",
         }
     }
 
@@ -63,7 +58,6 @@ impl Language {
         let options: &[&str] = match self {
             Self::Python => &["-c", PYTHON_STUB],
             Self::Bash => &["--noprofile", "--norc", "-c", BASH_KERNEL, "bash"],
-            Self::JavaScript => &["-e", JAVASCRIPT_KERNEL],
         };
         std::iter::once(program).chain(options.iter().map(|option| (*option).to_owned())).collect()
     }
@@ -72,7 +66,7 @@ impl Language {
     pub(super) fn kernel(self) -> Option<&'static str> {
         match self {
             Self::Python => Some(PYTHON_KERNEL),
-            Self::Bash | Self::JavaScript => None,
+            Self::Bash => None,
         }
     }
 }
