@@ -119,7 +119,8 @@ impl Sandbox {
         let (status, _) = client.reply_head();
         assert_eq!(status, 200);
         let mut begun = Begun { client, bytes: Vec::new() };
-        while !String::from_utf8_lossy(&begun.bytes).contains(printed) {
+        let printed = format!("{printed}\n");
+        while !String::from_utf8_lossy(&begun.bytes).contains(&printed) {
             let chunk = begun.client.chunk().expect("the cell goes on");
             begun.bytes.extend_from_slice(&chunk);
         }
