@@ -300,8 +300,7 @@ impl Server {
             }
         };
         let begin = self.begin_cell(exec, &cell.code, timeout_nanos)?;
-        let offset = self.journal.offset_of(begin).unwrap_or_else(|_| self.journal.end());
-        let mut stream = self.cell_stream(connection, head, exec, begin, offset);
+        let mut stream = self.cell_stream(connection, head, exec, begin.seq, begin.offset);
         // Most cells are short: their beginning, output and end then go out together, and wake their reader once.
         stream.held_until = Some(clock::boot_nanos() + HOLD_NANOS);
         Ok(Answer::Phase(Phase::Streaming(Box::new(stream))))

@@ -49,7 +49,7 @@ impl Golden {
         Self { result: Some(text), ..self }
     }
 
-    fn as_media(mut self, media: &'static str, value: impl Into<Value>) -> Self {
+    fn with_media(mut self, media: &'static str, value: impl Into<Value>) -> Self {
         self.media.push((media, value.into()));
         self
     }
@@ -278,17 +278,17 @@ fn table() -> Vec<Golden> {
         cell("class Rich:\n    def __repr__(self): return 'plain'\n    def _repr_html_(self): return '<b>rich</b>'\n    def _repr_png_(self): return b'\\x89PNG'\n    def _repr_svg_(self): return '<svg/>'\n    def _repr_markdown_(self): return '**m**'\n    def _repr_latex_(self): return '$l$'\n    def _repr_json_(self): return {'j': [1]}\n    def _repr_jpeg_(self): return b'\\xff\\xd8'"),
         cell("Rich()")
             .gives("plain")
-            .as_media("text/html", "<b>rich</b>")
-            .as_media("image/png", "iVBORw==")
-            .as_media("image/svg+xml", "<svg/>")
-            .as_media("text/markdown", "**m**")
-            .as_media("text/latex", "$l$")
-            .as_media("application/json", json!({ "j": [1] }))
-            .as_media("image/jpeg", "/9g="),
+            .with_media("text/html", "<b>rich</b>")
+            .with_media("image/png", "iVBORw==")
+            .with_media("image/svg+xml", "<svg/>")
+            .with_media("text/markdown", "**m**")
+            .with_media("text/latex", "$l$")
+            .with_media("application/json", json!({ "j": [1] }))
+            .with_media("image/jpeg", "/9g="),
         cell("display(Rich(), 5)").shows("text/html", "<b>rich</b>").shows("text/plain", "5"),
         cell("class Bundle:\n    def _repr_mimebundle_(self, include=None, exclude=None):\n        return {'text/plain': 'bundled', 'application/x-own': {'a': 1}}\nBundle()")
             .gives("bundled")
-            .as_media("application/x-own", json!({ "a": 1 })),
+            .with_media("application/x-own", json!({ "a": 1 })),
         cell("from IPython.display import HTML, Markdown, clear_output\ndisplay(HTML('<i>h</i>'))\nclear_output()")
             .shows("text/html", "<i>h</i>"),
         cell("Rich").gives("__main__.Rich"),
