@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::Ran;
-use crate::support::Sandbox;
+use crate::support::{Sandbox, wait_until};
 
 /// A cell, and everything that comes of it. What is not said must not happen.
 struct Golden {
@@ -341,6 +341,26 @@ fn what_is_shown_stands_where_the_code_showed_it() {
     }
     let shown: String = (0..20).map(|n| format!("{n}\ndisplay {n}\nraw {n}\n")).collect();
     assert_eq!(told, format!("begin \n{shown}result 'last'\nend \n"));
+}
+
+/// More is in the pipe than the daemon reads at once, and the event is there as well.
+#[test]
+fn all_that_was_printed_before_something_was_shown_stands_before_it() {
+    let sandbox = Sandbox::start();
+    let id = sandbox.python();
+    let file = |name: &str| sandbox.directory.path().join(name);
+    let code = "import os, threading, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.005)\nprint('x' * 60000)\nthread = threading.Thread(target=display, args=(1,))\nthread.start(); thread.join()\nopen('sent', 'w').close()";
+    let begun = sandbox.begin_cell(&id, code, "ready");
+    let daemon = sandbox.daemon_pid() as i32;
+    cubicle_sys::signal::send(daemon, 19).unwrap();
+    std::fs::write(file("go"), "").unwrap();
+    wait_until("both wait for the daemon", || file("sent").exists());
+    cubicle_sys::signal::send(daemon, 18).unwrap();
+    let ran = begun.ended();
+    let shown =
+        ran.frames.iter().position(|frame| String::from_utf8_lossy(&frame.payload).contains("display"));
+    let before = crate::support::output(&ran.frames[..shown.unwrap()], crate::support::Kind::Stdout);
+    assert_eq!(before.len(), "ready\n".len() + 60001);
 }
 
 /// Stands in for matplotlib: the same protocol, without the package.
