@@ -6,6 +6,7 @@ use super::super::http::Refusal;
 pub(super) enum Language {
     Python,
     Bash,
+    JavaScript,
 }
 
 /// Takes the channel from standard input, where every program can be given one, and runs the kernel that comes over it.
@@ -24,16 +25,20 @@ const PYTHON_KERNEL: &str = concat!(
     include_str!("python/runner.py"),
 );
 const BASH_KERNEL: &str = include_str!("kernel.sh");
+const JAVASCRIPT_KERNEL: &str = include_str!("kernel.js");
+/// Node cannot move a descriptor, and its children would get the channel as their standard input.
+const MOVE_CHANNEL: &str = r#"exec "$0" "$@" 3<&0 </dev/null"#;
 
 impl Language {
     pub(super) fn parse(name: Option<&str>) -> Result<Self, Refusal> {
         match name {
             None | Some("python") => Ok(Self::Python),
             Some("bash") => Ok(Self::Bash),
+            Some("javascript") => Ok(Self::JavaScript),
             Some(other) => {
                 let other: String = other.chars().take(100).collect();
                 Err(Refusal::new(422, "unknown_language", format!("there are no contexts of {other:?}"))
-                    .hint("the languages are python and bash"))
+                    .hint("the languages are python, bash and javascript"))
             }
         }
     }
@@ -42,6 +47,7 @@ impl Language {
         match self {
             Self::Python => "python",
             Self::Bash => "bash",
+            Self::JavaScript => "javascript",
         }
     }
 
@@ -50,23 +56,25 @@ impl Language {
         match self {
             Self::Python => "python3",
             Self::Bash => "bash",
+            Self::JavaScript => "node",
         }
     }
 
     /// The command line. The channel is its standard input.
-    pub(super) fn arguments(self, program: String) -> Vec<String> {
-        let options: &[&str] = match self {
-            Self::Python => &["-c", PYTHON_STUB],
-            Self::Bash => &["--noprofile", "--norc", "-c", BASH_KERNEL, "bash"],
+    pub(super) fn arguments(self, program: &str) -> Vec<String> {
+        let arguments: &[&str] = match self {
+            Self::Python => &[program, "-c", PYTHON_STUB],
+            Self::Bash => &[program, "--noprofile", "--norc", "-c", BASH_KERNEL, "bash"],
+            Self::JavaScript => &["/bin/sh", "-c", MOVE_CHANNEL, program, "-e", JAVASCRIPT_KERNEL],
         };
-        std::iter::once(program).chain(options.iter().map(|option| (*option).to_owned())).collect()
+        arguments.iter().map(|argument| (*argument).to_owned()).collect()
     }
 
     /// What goes over the channel first.
     pub(super) fn kernel(self) -> Option<&'static str> {
         match self {
             Self::Python => Some(PYTHON_KERNEL),
-            Self::Bash => None,
+            Self::Bash | Self::JavaScript => None,
         }
     }
 }

@@ -156,6 +156,7 @@ impl Server {
         let cwd = spec::check_directory(request.cwd.clone())?;
         spec::check_environment(&request.env)?;
         let program = match &request.env_name {
+            None if language == Language::JavaScript => self.find_node(&request.env)?,
             None => language.program().to_owned(),
             Some(_) if language != Language::Python => {
                 return Err(Refusal::invalid("only python has environments"));
@@ -164,6 +165,20 @@ impl Server {
         };
         let (env, env_name) = (request.env.clone(), request.env_name.clone());
         Ok(Plan { language, program, cwd, env, env_name })
+    }
+
+    /// A shell starts Node, and would only say that there is none where nobody reads it.
+    fn find_node(&self, env: &BTreeMap<String, String>) -> Result<String, Refusal> {
+        let path = env.get("PATH").or_else(|| self.settings.env.get("PATH"));
+        let mut candidates = path.map_or("/usr/local/bin:/usr/bin:/bin", String::as_str).split(':');
+        let found = candidates.find(|directory| std::path::Path::new(directory).join("node").exists());
+        match found {
+            Some(directory) => Ok(format!("{directory}/node")),
+            None => {
+                Err(Refusal::new(422, "command_not_found", "there is no program \"node\" in the sandbox")
+                    .hint("install it in the sandbox, or use another language"))
+            }
+        }
     }
 
     /// The interpreter of an environment.
@@ -183,7 +198,7 @@ impl Server {
         let spec = CheckedSpec {
             exec_id: Some(exec_id),
             command,
-            arguments: plan.language.arguments(plan.program.clone()),
+            arguments: plan.language.arguments(&plan.program),
             cwd: plan.cwd.clone(),
             env: plan.env.clone(),
             stdin: Stdin::Closed,

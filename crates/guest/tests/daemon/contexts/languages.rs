@@ -1,5 +1,7 @@
 //! Contexts of languages that are not Python.
 
+use std::io::Write;
+
 use serde_json::json;
 
 use crate::support::Sandbox;
@@ -41,4 +43,58 @@ fn a_shell_survives_an_interrupt_and_not_its_exit() {
     assert_eq!(sandbox.cell(&id, "echo $x").stdout, "5\n");
     assert_eq!(sandbox.cell(&id, "echo bye; exit 3").status(), "died");
     assert_eq!(sandbox.try_cell(&id, &json!({ "code": "echo" })).code(), "context_dead");
+}
+
+#[test]
+fn javascript_keeps_its_state_from_cell_to_cell() {
+    let sandbox = Sandbox::start();
+    let reply = sandbox.try_context(json!({ "language": "javascript" }));
+    if reply.code() == "command_not_found" {
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: javascript_keeps_its_state_from_cell_to_cell: there is no node here"
+        );
+        return;
+    }
+    let id = reply.value()["context_id"].as_str().unwrap().to_owned();
+    let table = [
+        ("1 + 1", "", Some("2"), None),
+        ("let x = 5; const y = 6; function add(a, b) { return a + b }", "", None, None),
+        ("add(x, y)", "", Some("11"), None),
+        ("console.log('hi', {a: 1})", "hi { a: 1 }\n", None, None),
+        ("const z = await Promise.resolve(4)\nz * 2", "", Some("8"), None),
+        ("z", "", Some("4"), None),
+        ("{a: 1}", "", Some("{ a: 1 }"), None),
+        ("_.a", "", Some("1"), None),
+        ("require('path').basename('/a/b')", "", Some("'b'"), None),
+        ("throw new TypeError('no')", "", None, Some(("TypeError", "no"))),
+        ("await Promise.reject(new RangeError('far'))", "", None, Some(("RangeError", "far"))),
+        ("x = = 1", "", None, Some(("SyntaxError", "Unexpected token '='"))),
+        (
+            "require('child_process').execSync('cat; echo child', {stdio: 'inherit'}); x",
+            "child\n",
+            Some("5"),
+            None,
+        ),
+        (
+            "for (let n = 0; n < 3; n++) { display(n); console.log('after', n) }",
+            "after 0\nafter 1\nafter 2\n",
+            None,
+            None,
+        ),
+    ];
+    for (code, stdout, result, error) in table {
+        let ran = sandbox.cell(&id, code);
+        assert_eq!((ran.stdout.as_str(), ran.text(), ran.error()), (stdout, result, error), "{code}");
+    }
+    for code in [
+        "console.log('on'); while (true) {}",
+        "console.log('on'); await new Promise(() => setTimeout(() => {}, 1e6))",
+    ] {
+        let begun = sandbox.begin_cell(&id, code, "on");
+        sandbox.request("POST", &format!("/contexts/{id}/interrupt"), b"");
+        assert_eq!(begun.ended().status(), "interrupted", "{code}");
+    }
+    assert_eq!(sandbox.cell(&id, "x").text(), Some("5"));
+    assert_eq!(sandbox.cell(&id, "process.exit(2)").status(), "died");
 }
