@@ -1,6 +1,7 @@
 //! The client against a real `sandboxd`, run as an ordinary process.
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
+mod contexts;
 mod forwarding;
 
 use std::collections::BTreeMap;

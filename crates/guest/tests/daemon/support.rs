@@ -7,8 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cubicle_guest::hello::{self, Key, Nonce};
+pub(crate) use cubicle_guest::journal::Kind;
+use cubicle_guest::journal::Reader;
 use cubicle_guest::journal::record;
-use cubicle_guest::journal::{Kind, Reader};
 use cubicle_model::{ExecId, SandboxId};
 use serde_json::Value;
 

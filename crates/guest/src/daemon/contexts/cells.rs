@@ -9,8 +9,8 @@ use super::super::output;
 use super::super::server::{Server, Token, draft};
 use super::super::timers::Due;
 use super::channel::{Told, ToldStatus};
-use crate::journal::Kind;
 use crate::journal::record::{HEADER_LEN, LONGEST_PAYLOAD};
+use crate::journal::{Appended, Kind};
 use crate::wire::context::{CellEvent, CellStatus};
 
 /// Between the interrupt at the end of a cell's time and the end of its context.
@@ -55,13 +55,13 @@ pub(super) struct Unwritten {
 }
 
 impl Server {
-    /// Records the begin of a cell and gives it to the interpreter, which must be idle. Returns the seq of its begin.
+    /// Records the begin of a cell and gives it to the interpreter, which must be idle. Returns where its begin is.
     pub(super) fn begin_cell(
         &mut self,
         exec: u32,
         code: &str,
         timeout_nanos: Option<u64>,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<Appended, Refusal> {
         let unwritable = |message: String| {
             Refusal::new(507, "journal_unwritable", message)
                 .hint("make room on the filesystem of the data directory")
@@ -100,7 +100,7 @@ impl Server {
         if is_sent {
             self.send_cell(exec, count, code);
         }
-        Ok(appended.seq)
+        Ok(appended)
     }
 
     fn send_cell(&mut self, exec: u32, count: u64, code: &str) {

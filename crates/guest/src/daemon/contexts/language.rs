@@ -26,6 +26,8 @@ const PYTHON_KERNEL: &str = concat!(
 );
 const BASH_KERNEL: &str = include_str!("kernel.sh");
 const JAVASCRIPT_KERNEL: &str = include_str!("kernel.js");
+/// Node cannot move a descriptor, and its children would get the channel as their standard input.
+const MOVE_CHANNEL: &str = r#"exec "$0" "$@" 3<&0 </dev/null"#;
 
 impl Language {
     pub(super) fn parse(name: Option<&str>) -> Result<Self, Refusal> {
@@ -59,13 +61,13 @@ impl Language {
     }
 
     /// The command line. The channel is its standard input.
-    pub(super) fn arguments(self, program: String) -> Vec<String> {
-        let options: &[&str] = match self {
-            Self::Python => &["-c", PYTHON_STUB],
-            Self::Bash => &["--noprofile", "--norc", "-c", BASH_KERNEL, "bash"],
-            Self::JavaScript => &["-e", JAVASCRIPT_KERNEL],
+    pub(super) fn arguments(self, program: &str) -> Vec<String> {
+        let arguments: &[&str] = match self {
+            Self::Python => &[program, "-c", PYTHON_STUB],
+            Self::Bash => &[program, "--noprofile", "--norc", "-c", BASH_KERNEL, "bash"],
+            Self::JavaScript => &["/bin/sh", "-c", MOVE_CHANNEL, program, "-e", JAVASCRIPT_KERNEL],
         };
-        std::iter::once(program).chain(options.iter().map(|option| (*option).to_owned())).collect()
+        arguments.iter().map(|argument| (*argument).to_owned()).collect()
     }
 
     /// What goes over the channel first.

@@ -157,6 +157,7 @@ impl Server {
         let cwd = spec::check_directory(request.cwd.clone())?;
         spec::check_environment(&request.env)?;
         let program = match &request.env_name {
+            None if language == Language::JavaScript => self.find_node(&request.env)?,
             None => language.program().to_owned(),
             Some(_) if language != Language::Python => {
                 return Err(Refusal::invalid("only python has environments"));
@@ -178,6 +179,20 @@ impl Server {
         Ok(Plan { language, program, cwd, env, env_name })
     }
 
+    /// A shell starts Node, and would only say that there is none where nobody reads it.
+    fn find_node(&self, env: &BTreeMap<String, String>) -> Result<String, Refusal> {
+        let path = env.get("PATH").or_else(|| self.settings.env.get("PATH"));
+        let mut candidates = path.map_or("/usr/local/bin:/usr/bin:/bin", String::as_str).split(':');
+        let found = candidates.find(|directory| std::path::Path::new(directory).join("node").exists());
+        match found {
+            Some(directory) => Ok(format!("{directory}/node")),
+            None => {
+                Err(Refusal::new(422, "command_not_found", "there is no program \"node\" in the sandbox")
+                    .hint("install it in the sandbox, or use another language"))
+            }
+        }
+    }
+
     /// Starts an interpreter. After an error nothing runs.
     fn launch_context(&mut self, exec_id: ExecId, plan: &Plan) -> Result<(u32, Channel), Refusal> {
         let no_descriptors = |error: std::io::Error| {
@@ -189,7 +204,7 @@ impl Server {
         let spec = CheckedSpec {
             exec_id: Some(exec_id),
             command,
-            arguments: plan.language.arguments(plan.program.clone()),
+            arguments: plan.language.arguments(&plan.program),
             cwd: plan.cwd.clone(),
             env: plan.env.clone(),
             stdin: Stdin::Closed,
@@ -306,8 +321,7 @@ impl Server {
             }
         };
         let begin = self.begin_cell(exec, &cell.code, timeout_nanos)?;
-        let offset = self.journal.offset_of(begin).unwrap_or_else(|_| self.journal.end());
-        let mut stream = self.cell_stream(connection, head, exec, begin, offset);
+        let mut stream = self.cell_stream(connection, head, exec, begin.seq, begin.offset);
         // Most cells are short: their beginning, output and end then go out together, and wake their reader once.
         stream.held_until = Some(clock::boot_nanos() + HOLD_NANOS);
         Ok(Answer::Phase(Phase::Streaming(Box::new(stream))))

@@ -61,13 +61,15 @@ def site_directory():
 
 def magic_cd(line):
     """Change the working directory."""
-    target = line.strip().strip("'\"")
+    given, target = options_of(line, ["q"])
+    target = target.strip("'\"")
     before = os.getcwd()
     if target == "-":
         target = runner.last_directory or before
     os.chdir(os.path.expanduser(target or "~"))
     runner.last_directory = before
-    print(os.getcwd())
+    if "q" not in given:
+        print(os.getcwd())
 
 
 def magic_pwd(line):

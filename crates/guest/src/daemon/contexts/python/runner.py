@@ -29,6 +29,8 @@ class Runner:
             ___="",
             get_ipython=get_ipython,
             display=display,
+            exit=leave_cell,
+            quit=leave_cell,
         )
         self.unders = ["", "", ""]
         self.names.update(_ih=self.names["In"], _oh=self.names["Out"])
@@ -178,6 +180,11 @@ def on_interrupt(number, frame):
 
 def get_ipython():
     return shell
+
+
+def leave_cell(code=None):
+    """Ends the cell. The interpreter's own `exit` would close its standard input, too."""
+    raise SystemExit(code)
 
 
 def no_input(prompt=""):
