@@ -17,6 +17,7 @@ use rustix::net::SocketFlags;
 use rustix::rand::GetRandomFlags;
 use serde_json::Value;
 
+use super::building::Building;
 use super::connection::{Connection, Phase};
 use super::environments::Environments;
 use super::exec::{Execs, Which};
@@ -168,6 +169,7 @@ pub(super) struct Server {
     /// When the first of those streams goes on whose exec has only just begun.
     pub(super) held_until: Option<u64>,
     pub(super) environments: Environments,
+    pub(super) building: Building,
     /// Executes whose files a thread is writing.
     pub(super) staging: Vec<ExecId>,
     /// Files that the last answer to an execute told of.
@@ -224,6 +226,7 @@ impl Server {
             null: None,
             held_until: None,
             environments: Environments::default(),
+            building: Building::default(),
             staging: Vec::new(),
             told: Vec::new(),
             started: now,
@@ -302,6 +305,7 @@ impl Server {
                 }
             }
             self.settle();
+            self.notice_built();
             self.deliver();
             self.watch_forwarded();
         }
