@@ -4,6 +4,7 @@
 
 mod at_once;
 mod bad_input;
+mod code;
 mod conformance;
 mod endings;
 mod everyday;

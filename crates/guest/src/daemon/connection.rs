@@ -8,6 +8,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
+use super::building::Afterwards;
 use super::http::{BodyDecoder, Head};
 use super::stream::Stream;
 use crate::hello::Nonce;
@@ -51,6 +52,8 @@ pub(super) enum Phase {
     Executing { exec: u32, keep_alive: bool },
     /// The answer is whether an interpreter is ready, once that is known.
     Warming { environment: Option<String>, keep_alive: bool },
+    /// The answer depends on an environment that is being built.
+    Building { name: String, afterwards: Box<Afterwards>, keep_alive: bool },
     /// The body goes to an exec's standard input.
     Feeding(Feeding),
     /// Waits to be opened by the guest.
@@ -152,6 +155,7 @@ impl Connection {
             | Phase::Awaiting { .. }
             | Phase::Executing { .. }
             | Phase::Warming { .. }
+            | Phase::Building { .. }
             | Phase::Parked
             | Phase::Moving => false,
         }
@@ -165,6 +169,7 @@ impl Connection {
                 | Phase::Awaiting { .. }
                 | Phase::Executing { .. }
                 | Phase::Warming { .. }
+                | Phase::Building { .. }
                 | Phase::Feeding(_)
         )
     }

@@ -3,6 +3,7 @@
 use cubicle_sys::clock;
 use rustix::event::epoll::EventFlags;
 
+use super::building::Afterwards;
 use super::connection::{Connection, Feeding, Phase, Sent};
 use super::forward::is_there;
 use super::http::{self, BodyDecoder, Head, Refusal};
@@ -226,6 +227,19 @@ impl Server {
                 None => {
                     connection.phase = Phase::Warming { environment, keep_alive };
                     Step::Wait(connection)
+                }
+            },
+            Phase::Building { name, afterwards, keep_alive } => match (self.built(&name), *afterwards) {
+                (None, afterwards) => {
+                    connection.phase = Phase::Building { name, afterwards: Box::new(afterwards), keep_alive };
+                    Step::Wait(connection)
+                }
+                (Some(Ok(_)), Afterwards::Execute(head, checked)) => {
+                    let answer = self.begin_execute(&mut connection, head, *checked);
+                    self.give(connection, answer, keep_alive)
+                }
+                (Some(built), _) => {
+                    self.give(connection, built.map(|environment| Answer::Json(201, environment)), keep_alive)
                 }
             },
             Phase::Feeding(feeding) => self.feed(connection, feeding),

@@ -37,6 +37,10 @@ impl Environments {
         Some(environment)
     }
 
+    pub(super) fn insert(&mut self, environment: Environment) {
+        self.by_name.insert(environment.name.clone(), environment);
+    }
+
     fn names(&self) -> String {
         self.by_name.keys().cloned().collect::<Vec<_>>().join(", ")
     }
@@ -83,6 +87,7 @@ impl Server {
         });
         let status = if before.is_some() { 200 } else { 201 };
         let answer = to_value(&given);
+        self.building.forget(name);
         if is_another {
             self.end_zygotes_of(name);
         }
@@ -98,8 +103,11 @@ impl Server {
             return Err(Refusal::new(409, "env_in_use", format!("code runs in the environment {name:?}"))
                 .hint("wait for it to end, or end it"));
         }
-        self.environments.by_name.remove(name);
+        let removed = self.environments.by_name.remove(name);
         self.end_zygotes_of(name);
+        if let Some(removed) = removed {
+            self.discard_built(name, &removed.python);
+        }
         Ok(Answer::Json(200, json!({})))
     }
 }

@@ -3,6 +3,7 @@
 //! One thread waits for everything at once, so that an idle sandbox costs almost nothing. Only file operations, which
 //! may block, get a thread of their own while they last.
 
+mod building;
 mod connection;
 mod contexts;
 mod conversation;

@@ -7,6 +7,7 @@ use cubicle_sys::{clock, terminal};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::building::Afterwards;
 use super::connection::{Connection, Moment, Phase};
 use super::forward::Unparked;
 use super::http::{self, Head, Refusal};
@@ -32,6 +33,12 @@ pub(super) enum Answer {
     Worker(Task),
 }
 
+impl Answer {
+    pub(super) fn building(name: String, afterwards: Afterwards, keep_alive: bool) -> Self {
+        Self::Phase(Phase::Building { name, afterwards: Box::new(afterwards), keep_alive })
+    }
+}
+
 impl Server {
     pub(super) fn answer(
         &mut self,
@@ -54,6 +61,7 @@ impl Server {
                 self.produced_by(head, self.find_exec(id)?).map(Answer::Worker)
             }
             ("GET", ["envs"]) => Ok(self.list_environments()),
+            ("POST", ["envs"]) => self.create_environment(parse(body)?, head.keep_alive),
             ("PUT", ["envs", name]) => self.attach_environment(name, parse(body)?),
             ("POST", ["warm"]) => self.warm(&parse(body)?, head.keep_alive),
             ("DELETE", ["envs", name]) => self.remove_environment(name),
@@ -251,7 +259,9 @@ impl Server {
     fn health(&self) -> Value {
         to_value(&wire::Health {
             status: "healthy".into(),
-            state: if self.execs.live_count() + self.staging.len() > 0 {
+            state: if self.building.is_under_way() && self.load() == 0 {
+                wire::Activity::Warming
+            } else if self.execs.live_count() + self.staging.len() > 0 {
                 wire::Activity::Busy
             } else if self.zygotes.is_warming() {
                 wire::Activity::Warming

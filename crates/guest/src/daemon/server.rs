@@ -17,6 +17,7 @@ use rustix::net::SocketFlags;
 use rustix::rand::GetRandomFlags;
 use serde_json::Value;
 
+use super::building::Building;
 use super::connection::{Connection, Phase};
 use super::contexts::Contexts;
 use super::environments::Environments;
@@ -173,6 +174,7 @@ pub(super) struct Server {
     /// When the first of those streams goes on whose exec has only just begun.
     pub(super) held_until: Option<u64>,
     pub(super) environments: Environments,
+    pub(super) building: Building,
     /// Executes whose files a thread is writing.
     pub(super) staging: Vec<ExecId>,
     /// Files that the last answer to an execute told of.
@@ -230,6 +232,7 @@ impl Server {
             null: None,
             held_until: None,
             environments: Environments::default(),
+            building: Building::default(),
             staging: Vec::new(),
             told: Vec::new(),
             started: now,
@@ -309,6 +312,7 @@ impl Server {
             }
             self.settle_cells();
             self.settle();
+            self.notice_built();
             self.deliver();
             self.watch_forwarded();
         }

@@ -137,7 +137,7 @@ fn an_environment_is_listed_with_every_field_of_the_contract_until_it_is_removed
     assert_eq!(sandbox.request("DELETE", "/envs/data-analysis", b"").status, 200);
     let gone = sandbox.request("DELETE", "/envs/data-analysis", b"");
     assert_eq!((gone.status, gone.code().as_str()), (404, "env_not_found"));
-    for (name, body) in [("other", environment.clone()), ("..", environment.clone())] {
+    for (name, body) in [("other", environment.clone()), ("..", environment)] {
         assert_eq!(sandbox.json("PUT", &format!("/envs/{name}"), &body).status, 400, "{name}");
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test that uses them")]
 
 mod bad_input;
+mod building;
 mod contexts;
 mod differential;
 mod execs;

@@ -287,6 +287,75 @@ pub(crate) const PROGRAMS: &[Program] = &[
         None,
     ),
     ("unawaited", "async def f(): pass\nf()", None),
+    (
+        "file_left_open",
+        "f = open('left.txt', 'w')\nf.write('written')\nimport atexit, os\natexit.register(lambda: print(os.path.getsize('left.txt')))",
+        None,
+    ),
+    ("del_in_cycle", "class A:\n    def __del__(self): print('del')\na = A()\na.self = a", None),
+    (
+        "del_order",
+        "class A:\n    def __init__(self, n): self.n = n\n    def __del__(self): print(self.n)\na, b, c = A(1), A(2), A(3)",
+        None,
+    ),
+    (
+        "del_in_function_left",
+        "def f():\n    class B:\n        def __del__(self): print('b')\n    f.kept = B()\nf()",
+        None,
+    ),
+    (
+        "del_sees_modules",
+        "import json\nclass A:\n    def __del__(self): print(json.dumps([1]))\na = A()",
+        None,
+    ),
+    (
+        "del_of_imported_module",
+        "open('with_del_x.py', 'w').write(\"class A:\\n    def __del__(self): print('imported')\\na = A()\")\nimport with_del_x",
+        None,
+    ),
+    (
+        "del_after_error",
+        "class A:\n    def __del__(self): print('del')\ndef f():\n    a = A()\n    1/0\nf()",
+        None,
+    ),
+    (
+        "del_after_exit",
+        "class A:\n    def __del__(self): print('del')\ndef f():\n    a = A()\n    raise SystemExit(5)\nf()",
+        None,
+    ),
+    (
+        "del_prints_to_stderr",
+        "import sys\nclass A:\n    def __del__(self): print('x', file=sys.stderr)\na = A()\nsys.exit(3)",
+        None,
+    ),
+    (
+        "replaced_stdout_at_exit",
+        "import sys\nsys.stdout = open('replaced.txt', 'w')\nprint('in file')\nimport atexit\natexit.register(lambda: sys.__stdout__.write('end\\n'))",
+        None,
+    ),
+    (
+        "generator_left",
+        "def g():\n    try:\n        yield 1\n    finally:\n        print('closed')\nx = g()\nnext(x)",
+        None,
+    ),
+    ("finalizer", "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, print, 'finalized')", None),
+    (
+        "temporary_directory_left",
+        "import tempfile\nd = tempfile.TemporaryDirectory(prefix='x', dir='.')\nd2 = d.name\nprint(type(d).__name__)",
+        None,
+    ),
+    ("stdout_none", "import sys\nsys.stdout = None\nprint('nowhere')", None),
+    (
+        "stdout_without_flush",
+        "import sys\nclass S:\n    def write(self, t): sys.__stdout__.write(t.upper())\nsys.stdout = S()\nprint('x')",
+        None,
+    ),
+    ("atexit_exits", "import atexit, sys\natexit.register(lambda: sys.exit(6))", None),
+    (
+        "thread_prints_late",
+        "import threading, time, atexit\natexit.register(print, 'exit')\nthreading.Thread(target=lambda: (time.sleep(0.02), print('late'))).start()\n1/0",
+        None,
+    ),
     // Signals.
     ("kill_self", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", None),
     ("term_self", "import os, signal\nprint('lost')\nos.kill(os.getpid(), signal.SIGTERM)", None),

@@ -14,9 +14,10 @@ use cubicle_sys::{clock, file_identity};
 
 pub use language::Language;
 pub(super) use language::{COLD_PY, ZYGOTE_PY};
-pub(super) use outcome::Outcome;
+pub(super) use outcome::{Outcome, texts};
 
 use super::Workload;
+use super::building::Afterwards;
 use super::connection::{Connection, Phase};
 use super::files::produced::{self, Found, Scope};
 use super::files::stage::{self, Fingerprint, Staged, Staging};
@@ -28,7 +29,7 @@ use super::spec::CheckedSpec;
 use super::workers::Task;
 use super::zygotes::WarmStart;
 use crate::wire;
-use crate::wire::execute::{Cache, EnvUsed};
+use crate::wire::execute::EnvUsed;
 use check::Checked;
 
 /// A longer body is read by a thread.
@@ -99,12 +100,17 @@ impl Server {
         &mut self,
         connection: &mut Connection,
         head: Head,
-        checked: Checked,
+        mut checked: Checked,
     ) -> Result<Answer, Refusal> {
         if let Some(exec) = checked.exec_id.and_then(|id| self.execs.number_of(&id)) {
             return self.follow_execute(connection, &head, exec);
         }
-        let admitted = self.admit(checked)?;
+        self.check_room(checked.exec_id)?;
+        let Some(environment) = self.environment_for(&mut checked)? else {
+            let (name, keep_alive) = (checked.env_name.clone().unwrap_or_default(), head.keep_alive);
+            return Ok(Answer::building(name, Afterwards::Execute(head, Box::new(checked)), keep_alive));
+        };
+        let admitted = self.admit(checked, environment);
         if admitted.staging.files.len() > FEW_FILES {
             self.staging.push(admitted.id);
             return Ok(Answer::Worker(Task::Stage { head, admitted: Box::new(admitted) }));
@@ -129,17 +135,20 @@ impl Server {
         self.execs.iter().filter(running).count() + self.staging.len()
     }
 
-    fn admit(&mut self, checked: Checked) -> Result<Admitted, Refusal> {
+    fn check_room(&self, id: Option<ExecId>) -> Result<(), Refusal> {
         let capacity = self.settings.max_executes;
         if self.load() >= capacity {
             let message = format!("{capacity} pieces of code run already, as many as this sandbox takes");
             return Err(Refusal::new(429, "at_capacity", message).hint("try again when one has ended"));
         }
-        if checked.exec_id.is_some_and(|id| self.staging.contains(&id)) {
+        if id.is_some_and(|id| self.staging.contains(&id)) {
             return Err(Refusal::new(409, "exec_beginning", "an exec of this id is about to begin")
                 .hint("try again: the same id attaches to it then"));
         }
-        let environment = self.choose_environment(&checked)?;
+        Ok(())
+    }
+
+    fn admit(&mut self, checked: Checked, environment: Option<EnvUsed>) -> Admitted {
         let python = environment.as_ref().and_then(|used| self.environments.used(&used.name));
         let python = python.map_or("python3".to_owned(), |environment| environment.python.clone());
         let id = checked.exec_id.unwrap_or_else(|| ExecId::from_random(self.random()));
@@ -178,7 +187,7 @@ impl Server {
             code_name,
             code: checked.code,
         };
-        Ok(Admitted {
+        Admitted {
             id,
             staging,
             spec,
@@ -187,20 +196,6 @@ impl Server {
             environment,
             warm,
             language: checked.language,
-        })
-    }
-
-    fn choose_environment(&self, checked: &Checked) -> Result<Option<EnvUsed>, Refusal> {
-        let hit = |name: &str| EnvUsed { name: name.to_owned(), cache: Cache::Hit, build_ms: 0.0 };
-        match (&checked.env_name, checked.requirements.is_empty()) {
-            (None, true) => Ok(None),
-            (Some(name), _) if self.environments.get(name).is_some() => Ok(Some(hit(name))),
-            (Some(name), true) => Err(self.environments.not_found(name)),
-            (_, false) => {
-                let message = "this sandbox has no environment with these requirements";
-                Err(Refusal::new(422, "env_unavailable", message)
-                    .hint("a host attaches environments; alone, a sandbox needs uv to make one"))
-            }
         }
     }
 

@@ -72,29 +72,7 @@ impl Outcome {
     /// Reads back what the exec wrote, up to its exit. Where the journal cannot be read the answer says that output is
     /// missing.
     pub(super) fn collect(journal: &Journal, exec: &Exec, end: u64, execution: &Execution) -> Self {
-        let kept = |written| Kept { bytes: Vec::new(), written };
-        let (mut stdout, mut stderr) = (kept(exec.output.stdout), kept(exec.output.stderr));
-        let mut offset = exec.start_offset;
-        let last = end.min(offset.saturating_add(MOST_READ));
-        while offset < last && !(stdout.is_enough() && stderr.is_enough()) {
-            let Ok(run) = journal.next_run(offset, Some(exec.number)) else { break };
-            offset = run.offset;
-            let len = run.len.min(last.saturating_sub(offset));
-            if len == 0 {
-                if run.len == 0 && run.offset < last {
-                    continue;
-                }
-                break;
-            }
-            let read =
-                render::records(journal, offset, len, READ_AT_ONCE, |record| match record.header.kind {
-                    Kind::Stdout => stdout.add(record.payload),
-                    Kind::Stderr => stderr.add(record.payload),
-                    _ => {}
-                });
-            let Ok(read) = read else { break };
-            offset += read;
-        }
+        let (stdout, stderr) = read_back(journal, exec, end);
         let exited_us = execution.exited_us.unwrap_or(execution.started_us);
         Self {
             exec_id: exec.id,
@@ -128,6 +106,38 @@ impl Outcome {
             exec_id: self.exec_id,
         }
     }
+}
+
+/// What an exec wrote up to its exit, as text.
+pub(in super::super) fn texts(journal: &Journal, exec: &Exec, end: u64) -> (String, String) {
+    let (stdout, stderr) = read_back(journal, exec, end);
+    (stdout.into_text().0, stderr.into_text().0)
+}
+
+fn read_back(journal: &Journal, exec: &Exec, end: u64) -> (Kept, Kept) {
+    let kept = |written| Kept { bytes: Vec::new(), written };
+    let (mut stdout, mut stderr) = (kept(exec.output.stdout), kept(exec.output.stderr));
+    let mut offset = exec.start_offset;
+    let last = end.min(offset.saturating_add(MOST_READ));
+    while offset < last && !(stdout.is_enough() && stderr.is_enough()) {
+        let Ok(run) = journal.next_run(offset, Some(exec.number)) else { break };
+        offset = run.offset;
+        let len = run.len.min(last.saturating_sub(offset));
+        if len == 0 {
+            if run.len == 0 && run.offset < last {
+                continue;
+            }
+            break;
+        }
+        let read = render::records(journal, offset, len, READ_AT_ONCE, |record| match record.header.kind {
+            Kind::Stdout => stdout.add(record.payload),
+            Kind::Stderr => stderr.add(record.payload),
+            _ => {}
+        });
+        let Ok(read) = read else { break };
+        offset += read;
+    }
+    (stdout, stderr)
 }
 
 fn status(exit: Exit) -> (Status, i32) {

@@ -121,15 +121,71 @@ def _cubicle_zygote():
         os.execv(sys.executable, [sys.orig_argv[0], "-c", cold, file])
     for name in own:
         sys.modules.pop(name, None)
-    return file
+    return file, set(sys.modules), gc
+
+
+def _cubicle_end(status, before, gc):
+    # Ends the process as an interpreter does, but leaves what was there before the fork: taking it down object by object
+    # would copy all the memory that is shared with the zygote, and takes longer than most code runs. Returns when the
+    # interpreter itself must do it.
+    import sys
+    import os
+    fresh = [name for name in sys.modules if name not in before]
+    for name in fresh:
+        spec = getattr(sys.modules[name], "__spec__", None)
+        origin = getattr(spec, "origin", None) or ""
+        if not isinstance(origin, str) or (".so" in origin and "lib-dynload" not in origin):
+            # Libraries may have something to do when a process exits.
+            return
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()
+    if "atexit" in sys.modules:
+        sys.modules["atexit"]._run_exitfuncs()
+
+    def flush():
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+
+    try:
+        flush()
+    except BaseException:
+        # It fails there again, and is told of.
+        return
+    sys.last_type = sys.last_value = sys.last_traceback = sys.last_exc = None
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    sys.modules["__main__"] = None
+    for name in fresh:
+        sys.modules[name] = None
+    gc.collect()
+    # Whatever still has something to write, wherever it is kept.
+    io = sys.modules["_io"]
+    for thing in gc.get_objects():
+        if type(thing) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+            try:
+                thing.flush()
+            except BaseException:
+                pass
+    try:
+        flush()
+    except BaseException:
+        os._exit(120)
+    os._exit(status)
 
 
 def _cubicle_main():
     import sys
-    file = _cubicle_zygote()
-    status = _cubicle_run(file)
-    if status:
-        sys.exit(status)
+    file, before, gc = _cubicle_zygote()
+    try:
+        status = _cubicle_run(file)
+    except SystemExit as exit:
+        status = exit.code
+    if status is None:
+        status = 0
+    if isinstance(status, int) and 0 <= status <= 255:
+        _cubicle_end(int(status), before, gc)
+    # Also what is no plain code: the interpreter knows what to make of it.
+    sys.exit(status)
 
 
 _cubicle_main()
