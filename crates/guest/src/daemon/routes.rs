@@ -20,8 +20,9 @@ use crate::hello;
 use crate::journal::Kind;
 use crate::wire;
 
-/// How long the beginning of an exec may wait for its end, to be sent with it.
-const HOLD_NANOS: u64 = 2_000_000;
+/// How long the beginning of an exec may wait for its end, to be sent with it, unless its reader says so.
+const HOLD_MS: u64 = 2;
+const LONGEST_HOLD_MS: u64 = 1000;
 
 pub(super) enum Answer {
     Json(u16, Value),
@@ -111,6 +112,10 @@ impl Server {
         body: &[u8],
     ) -> Result<Answer, Refusal> {
         let spec = spec::parse(body)?;
+        let hold_ms = match head.parameter("hold_ms") {
+            None => HOLD_MS,
+            Some(given) => hold_ms(given)?,
+        };
         let known = spec.exec_id.and_then(|id| self.execs.number_of(&id));
         let exec = match known {
             Some(exec) => exec,
@@ -125,7 +130,7 @@ impl Server {
         Ok(match answer {
             // Most commands are short: their beginning, output and end then go out together, and wake their reader once.
             Answer::Phase(Phase::Streaming(mut stream)) if known.is_none() => {
-                stream.held_until = Some(clock::boot_nanos() + HOLD_NANOS);
+                stream.held_until = Some(clock::boot_nanos() + hold_ms * 1_000_000);
                 Answer::Phase(Phase::Streaming(stream))
             }
             answer => answer,
@@ -301,6 +306,11 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
 
 pub(super) fn to_value(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).expect("the daemon's answers have only string keys")
+}
+
+fn hold_ms(given: &str) -> Result<u64, Refusal> {
+    let parsed = given.parse().ok().filter(|hold| *hold <= LONGEST_HOLD_MS);
+    parsed.ok_or_else(|| Refusal::invalid(format!("hold_ms is a number from 0 to {LONGEST_HOLD_MS}")))
 }
 
 fn grace_nanos(given: &str) -> Result<u64, Refusal> {
