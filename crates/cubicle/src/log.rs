@@ -2,15 +2,17 @@
 //! known of the request, the lease, the sandbox and the exec that it is about.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write};
 
 use cubicle_model::{Fault, Kind};
 use cubicle_server::LogMasks;
 use serde_json::{Map, Value as Json};
 use tracing::field::{Field, Visit};
+use tracing::span::Record;
 use tracing::{Event, Subscriber};
-use tracing_subscriber::fmt::format::{JsonFields, Writer};
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -36,7 +38,7 @@ pub(crate) fn start(what: Option<&str>, recorder: Option<Recorder>, masks: LogMa
         }
         false => {
             let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-            let lines = lines.fmt_fields(JsonFields::new()).event_format(Line { masks }).with_filter(filter);
+            let lines = lines.fmt_fields(Members).event_format(Line { masks }).with_filter(filter);
             registry.with(lines).try_init()
         }
     };
@@ -84,8 +86,8 @@ where
             }
             let extensions = span.extensions();
             let formatted = extensions.get::<FormattedFields<N>>().map(|formatted| formatted.fields.as_str());
-            if let Some(Ok(Json::Object(of_span))) = formatted.map(serde_json::from_str) {
-                fields.0.extend(of_span);
+            if let Some(members) = formatted {
+                fields.0.extend(Members::read(members));
             }
         }
         event.record(&mut fields);
@@ -99,6 +101,43 @@ where
             write!(writer, ",{}:{value}", Json::from(name.as_str()))?;
         }
         writeln!(writer, ",\"target\":{}}}", Json::from(target))
+    }
+}
+
+/// The fields of a span as members of an object, one after the other. Spans are made for every request, and lines are written
+/// for few: what is added later is appended, and read only with a line.
+struct Members;
+
+impl<'writer> FormatFields<'writer> for Members {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut members = String::new();
+        fields.record(&mut Member(&mut members));
+        writer.write_str(&members)
+    }
+
+    fn add_fields(&self, current: &'writer mut FormattedFields<Self>, fields: &Record<'_>) -> fmt::Result {
+        fields.record(&mut Member(&mut current.fields));
+        Ok(())
+    }
+}
+
+impl Members {
+    /// Of two with the same name the later one counts.
+    fn read(members: &str) -> Map<String, Json> {
+        serde_json::from_str(&format!("{{{members}}}")).unwrap_or_default()
+    }
+}
+
+/// Appends a field as a member.
+struct Member<'a>(&'a mut String);
+
+impl Member<'_> {
+    fn add(&mut self, field: &Field, value: impl Into<Json>) {
+        if !self.0.is_empty() {
+            self.0.push(',');
+        }
+        // Writing to memory cannot fail; names of fields are words of the code.
+        let _ = write!(self.0, "\"{}\":{}", field.name(), value.into());
     }
 }
 
@@ -117,33 +156,41 @@ impl Line {
 struct Fields(Map<String, Json>);
 
 impl Fields {
-    fn set(&mut self, field: &Field, value: impl Into<Json>) {
+    fn add(&mut self, field: &Field, value: impl Into<Json>) {
         self.0.insert(field.name().to_owned(), value.into());
     }
 }
 
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.set(field, value);
-    }
+/// Values of fields are those of JSON.
+macro_rules! visit {
+    ($kind:ty) => {
+        impl Visit for $kind {
+            fn record_str(&mut self, field: &Field, value: &str) {
+                self.add(field, value);
+            }
 
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.set(field, value);
-    }
+            fn record_i64(&mut self, field: &Field, value: i64) {
+                self.add(field, value);
+            }
 
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.set(field, value);
-    }
+            fn record_u64(&mut self, field: &Field, value: u64) {
+                self.add(field, value);
+            }
 
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.set(field, value);
-    }
+            fn record_bool(&mut self, field: &Field, value: bool) {
+                self.add(field, value);
+            }
 
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.set(field, value);
-    }
+            fn record_f64(&mut self, field: &Field, value: f64) {
+                self.add(field, value);
+            }
 
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.set(field, format!("{value:?}"));
-    }
+            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+                self.add(field, format!("{value:?}"));
+            }
+        }
+    };
 }
+
+visit!(Fields);
+visit!(Member<'_>);

@@ -200,8 +200,7 @@ fn tell(sql: &mut dyn Sql, context: &Context, untold: &Untold) -> Result<Vec<End
             tell_of_start(sql, *id, &mut log, &mut events)?;
         }
         for one in finished.iter().filter(|one| one.tenant == *tenant) {
-            tell_of_start(sql, one.exec, &mut log, &mut events)?;
-            end(sql, context, one, &mut events)?;
+            tell_of_end(sql, context, one, &mut log, &mut events)?;
         }
         events.put_back(sql)?;
     }
@@ -228,13 +227,65 @@ fn tell_of_start(
          RETURNING sandbox, lease, command, created_at, origin",
         values![id],
     )?;
-    let Some(mut row) = row else { return Ok(()) };
+    row.map_or(Ok(()), |row| write_start(sql, id, row, log, events).map(drop))
+}
+
+/// What is told of a start, from `sandbox, lease, command, created_at, origin` of its row; says which sandbox it is in.
+fn write_start(
+    sql: &mut dyn Sql,
+    id: ExecId,
+    mut row: Row,
+    log: &mut audit::Chain,
+    events: &mut events::Series,
+) -> Result<SandboxId, Fault> {
     let (sandbox, lease): (SandboxId, LeaseId) = (row.parsed()?, row.parsed()?);
     let (command, now, actor) = (row.text()?, row.time()?, row.json()?);
     let data = json!({ "sandbox_id": sandbox, "lease_id": lease });
     events.emit(sql, now, "exec.started", &id.to_string(), &data)?;
     let then = Context { node: log.node(), now, actor };
-    log.append(sql, &then, "exec.create", &id.to_string(), "ok", Some(short(&command)))
+    log.append(sql, &then, "exec.create", &id.to_string(), "ok", Some(short(&command)))?;
+    Ok(sandbox)
+}
+
+/// The first report of an end counts.
+fn tell_of_end(
+    sql: &mut dyn Sql,
+    context: &Context,
+    finished: &Finished,
+    log: &mut audit::Chain,
+    events: &mut events::Series,
+) -> Result<(), Fault> {
+    let Finished { exec: id, ended, .. } = finished;
+    let values = values![
+        *id,
+        ended.at,
+        as_json(&ended.exit)?,
+        ended.stdout_bytes,
+        ended.stderr_bytes,
+        ended.duration_us,
+    ];
+    // Most are so short that nothing was told of them yet.
+    let row = sql.row(
+        "UPDATE execs SET told = 1, ended_at = ?2, exit = ?3, stdout_bytes = ?4, stderr_bytes = ?5, \
+         duration_us = ?6 WHERE id = ?1 AND ended_at IS NULL AND told = 0 \
+         RETURNING sandbox, lease, command, created_at, origin",
+        values,
+    )?;
+    let sandbox = match row {
+        Some(row) => write_start(sql, *id, row, log, events)?,
+        None => {
+            tell_of_start(sql, *id, log, events)?;
+            let row = sql.row(
+                "UPDATE execs SET ended_at = ?2, exit = ?3, stdout_bytes = ?4, stderr_bytes = ?5, \
+                 duration_us = ?6 WHERE id = ?1 AND ended_at IS NULL RETURNING sandbox",
+                values,
+            )?;
+            let Some(mut row) = row else { return Ok(()) };
+            row.parsed()?
+        }
+    };
+    let data = json!({ "sandbox_id": sandbox, "exit": ended.exit });
+    events.emit(sql, context.now, "exec.ended", &id.to_string(), &data)
 }
 
 pub(crate) fn begin(sql: &mut dyn Sql, context: &Context, asked: &Exec) -> Result<Begun, Fault> {
@@ -248,19 +299,23 @@ pub(crate) fn begin(sql: &mut dyn Sql, context: &Context, asked: &Exec) -> Resul
         };
     }
     // Held until the end, so that neither the lease ends nor another exec begins meanwhile.
-    let tenant = tenants::tenant_alone(sql, &asked.tenant)?;
-    let lease = leases::lease(sql, asked.lease)?
-        .filter(|lease| lease.tenant == asked.tenant && lease.sandbox == Some(asked.sandbox))
-        .ok_or_else(|| not_found("lease"))?;
-    if lease.status != LeaseStatus::Active || lease.is_over(context.now) {
+    let quota = tenants::quota_alone(sql, &asked.tenant)?;
+    // As little as is needed of it: every exec reads it.
+    let lease = sql.row(
+        "SELECT status, expires_at FROM leases WHERE id = ?1 AND tenant = ?2 AND sandbox = ?3",
+        values![asked.lease, &asked.tenant, asked.sandbox],
+    )?;
+    let mut lease = lease.ok_or_else(|| not_found("lease"))?;
+    let status = lease.one_of(&LeaseStatus::ALL, LeaseStatus::name)?;
+    if status != LeaseStatus::Active || context.now >= lease.time()? {
         return Err(
             Fault::new(Kind::Conflict, "the lease of this sandbox is over").hint("acquire a new lease")
         );
     }
-    if tenant.quota.execs.is_some() {
+    if quota.execs.is_some() {
         let used = Usage { execs: tenants::running_execs(sql, &asked.tenant)?, ..Usage::default() };
         let one = Usage { execs: 1, ..Usage::default() };
-        tenant.quota.allows(&used, &one).map_err(|exceeded| {
+        quota.allows(&used, &one).map_err(|exceeded| {
             let text =
                 format!("the tenant may have {} running execs, and has {}", exceeded.limit, exceeded.used);
             Fault::new(Kind::Full, text).hint("wait until one has ended, or ask for a larger quota")
@@ -291,32 +346,6 @@ fn short(command: &str) -> String {
         Some((end, _)) => format!("{}…", &command[..end]),
         None => command.into(),
     }
-}
-
-/// The first report counts.
-fn end(
-    sql: &mut dyn Sql,
-    context: &Context,
-    finished: &Finished,
-    events: &mut events::Series,
-) -> Result<(), Fault> {
-    let Finished { exec: id, ended, .. } = finished;
-    let row = sql.row(
-        "UPDATE execs SET ended_at = ?2, exit = ?3, stdout_bytes = ?4, stderr_bytes = ?5, duration_us = ?6 \
-         WHERE id = ?1 AND ended_at IS NULL RETURNING sandbox",
-        values![
-            *id,
-            ended.at,
-            as_json(&ended.exit)?,
-            ended.stdout_bytes,
-            ended.stderr_bytes,
-            ended.duration_us,
-        ],
-    )?;
-    let Some(mut row) = row else { return Ok(()) };
-    let sandbox: SandboxId = row.parsed()?;
-    let data = json!({ "sandbox_id": sandbox, "exit": ended.exit });
-    events.emit(sql, context.now, "exec.ended", &id.to_string(), &data)
 }
 
 fn exec(sql: &mut dyn Sql, id: ExecId) -> Result<Option<Exec>, Fault> {

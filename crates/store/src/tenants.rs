@@ -100,6 +100,12 @@ pub(crate) fn tenant_alone(sql: &mut dyn Sql, name: &Name) -> Result<Tenant, Fau
     sql.row(&statement, values![name])?.map(read).ok_or_else(|| not_found("tenant"))?
 }
 
+/// What a tenant may have, in the same way.
+pub(crate) fn quota_alone(sql: &mut dyn Sql, name: &Name) -> Result<Quota, Fault> {
+    let statement = format!("SELECT quota FROM tenants WHERE name = ?1{}", sql.and_lock());
+    sql.row(&statement, values![name])?.ok_or_else(|| not_found("tenant"))?.json()
+}
+
 /// What counts for its quota; nothing is counted that is not limited.
 pub(crate) fn usage_for(sql: &mut dyn Sql, tenant: &Tenant) -> Result<Usage, Fault> {
     match tenant.quota == Quota::default() {

@@ -227,6 +227,26 @@ fn everything_about_an_object_is_one_stream() {
 }
 
 #[test]
+fn the_start_of_an_exec_is_told_while_it_runs() {
+    let Some(server) = Server::start() else { return };
+    let (_, sandbox) = server.lease(&json!({}));
+    let execs = format!("/api/v1/sandboxes/{sandbox}/execs");
+    let events = server.stream("/api/v1/events?after=0", &[("accept", "application/x-ndjson")]);
+    // Without an end to wait for it ends by itself, late.
+    let script = "for i in $(seq 500); do [ -e /tmp/go ] && exit 7; sleep 0.02; done";
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| server.post(&execs, &json!({ "command": script })).ok());
+        let lines = events.lines().map(|line| line.expect("a line can be read"));
+        let mut events = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+        let started = events.find(|event| event["type"] == "exec.started").expect("events go on");
+        let id = started["subject"].as_str().expect("a text").to_owned();
+        assert_eq!(server.get(&format!("/api/v1/execs/{id}")).ok()["state"], "running");
+        server.post(&execs, &json!({ "command": "touch /tmp/go" })).ok();
+        assert_eq!(waiting.join().expect("an answer")["result"]["exit_code"], 7);
+    });
+}
+
+#[test]
 fn events_count_without_gaps_and_resume() {
     let Some(server) = Server::start() else { return };
     for _ in 0..3 {

@@ -182,6 +182,14 @@ impl Guest {
         self.stream(exec_id, &request).await
     }
 
+    /// The same for whoever waits for its end: what comes before may come a moment later, together with it, so that most
+    /// execs wake their reader once.
+    pub async fn exec_to_its_end(&self, spec: &ExecSpec) -> Result<ExecStream, ClientError> {
+        let (exec_id, body) = self.exec_body(spec)?;
+        let request = request("POST /exec?hold_ms=50", &ACCEPT_RECORDS, &body);
+        self.stream(exec_id, &request).await
+    }
+
     /// Starts an exec that nobody follows yet.
     pub async fn exec_in_background(&self, spec: &ExecSpec) -> Result<Started, ClientError> {
         let (_, body) = self.exec_body(spec)?;

@@ -21,6 +21,12 @@ impl Guest {
         self.stream(exec_id, &request("POST /execute", &ACCEPT_RECORDS, &body)).await
     }
 
+    /// The same for whoever waits for its end, as `exec_to_its_end`.
+    pub async fn execute_to_its_end(&self, what: &Execute) -> Result<ExecStream, ClientError> {
+        let (exec_id, body) = self.execute_body(what)?;
+        self.stream(exec_id, &request("POST /execute?hold_ms=50", &ACCEPT_RECORDS, &body)).await
+    }
+
     /// Runs code to its end and takes the answer that the sandbox gives.
     pub async fn execute_whole(&self, what: &Execute) -> Result<Executed, ClientError> {
         let (_, body) = self.execute_body(what)?;

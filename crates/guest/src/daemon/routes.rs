@@ -22,8 +22,9 @@ use crate::hello;
 use crate::journal::Kind;
 use crate::wire;
 
-/// How long the beginning of an exec may wait for its end, to be sent with it.
-const HOLD_NANOS: u64 = 2_000_000;
+/// How long the beginning of an exec may wait for its end, to be sent with it, unless its reader says so.
+const HOLD_MS: u64 = 2;
+const LONGEST_HOLD_MS: u64 = 1000;
 
 pub(super) enum Answer {
     Json(u16, Value),
@@ -134,6 +135,7 @@ impl Server {
         body: &[u8],
     ) -> Result<Answer, Refusal> {
         let spec = spec::parse(body)?;
+        hold_ms(head)?;
         let known = spec.exec_id.and_then(|id| self.execs.number_of(&id));
         let exec = match known {
             Some(exec) => exec,
@@ -158,9 +160,10 @@ impl Server {
         head: &Head,
         exec: u32,
     ) -> Result<Answer, Refusal> {
+        let hold_ms = hold_ms(head)?;
         Ok(match self.stream_exec(connection, head, exec, None)? {
             Answer::Phase(Phase::Streaming(mut stream)) => {
-                stream.held_until = Some(clock::boot_nanos() + HOLD_NANOS);
+                stream.held_until = Some(clock::boot_nanos() + hold_ms * 1_000_000);
                 Answer::Phase(Phase::Streaming(stream))
             }
             answer => answer,
@@ -349,6 +352,13 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
 
 pub(super) fn to_value(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).expect("the daemon's answers have only string keys")
+}
+
+/// How long the beginning of an exec may wait for its end.
+fn hold_ms(head: &Head) -> Result<u64, Refusal> {
+    let Some(given) = head.parameter("hold_ms") else { return Ok(HOLD_MS) };
+    let parsed = given.parse().ok().filter(|hold| *hold <= LONGEST_HOLD_MS);
+    parsed.ok_or_else(|| Refusal::invalid(format!("hold_ms is a number from 0 to {LONGEST_HOLD_MS}")))
 }
 
 fn grace_nanos(given: &str) -> Result<u64, Refusal> {

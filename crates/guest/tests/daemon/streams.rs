@@ -1,3 +1,5 @@
+use std::io::Read;
+
 use cubicle_guest::journal::Kind;
 use cubicle_model::ExecId;
 use serde_json::{Value, json};
@@ -43,6 +45,42 @@ fn a_large_output_arrives_whole_in_order_with_its_offsets() {
     }
     assert_eq!(offset, 20_000_000);
     assert_eq!(payload(&frames, Kind::Eof), json!({ "stdout": 20_000_000, "stderr": 4 }));
+}
+
+#[test]
+fn a_short_exec_goes_out_in_one_piece_to_whoever_waits_for_its_end() {
+    let sandbox = Sandbox::start();
+    let spec = json!({ "command": "sleep 0.1", "cwd": "/" }).to_string();
+    let last_chunk = "\r\n0\r\n\r\n";
+    // The first piece, as the kernel gives it out.
+    let first_piece = |target: &str| {
+        let mut client = sandbox.connect();
+        client.send("POST", target, BINARY, spec.as_bytes());
+        let mut piece = vec![0; 16 * 1024];
+        let length = client.stream.get_mut().read(&mut piece).unwrap();
+        String::from_utf8_lossy(&piece[..length]).into_owned()
+    };
+    let (usual, held) = (first_piece("/exec"), first_piece("/exec?hold_ms=1000"));
+    assert!(usual.starts_with("HTTP/1.1 200") && !usual.ends_with(last_chunk), "{usual}");
+    assert!(held.starts_with("HTTP/1.1 200") && held.ends_with(last_chunk), "{held}");
+}
+
+#[test]
+fn what_is_held_back_goes_out_when_the_end_does_not_come() {
+    let sandbox = Sandbox::start();
+    let id = ExecId::from_random([4; 16]);
+    let spec = json!({ "command": "echo here; read x", "cwd": "/", "stdin": "stream", "exec_id": id });
+    let mut client = sandbox.connect();
+    client.send("POST", "/exec?hold_ms=50", BINARY, spec.to_string().as_bytes());
+    assert_eq!(client.reply_head().0, 200);
+    assert!(client.chunk().is_some());
+    assert_eq!(sandbox.status(id)["state"], json!("running"));
+    sandbox.request("POST", &format!("/exec/{id}/stdin?close=true"), b"");
+    while client.chunk().is_some() {}
+    for bad in ["1001", "-1", "1.5", ""] {
+        let refused = sandbox.json("POST", &format!("/exec?hold_ms={bad}"), &json!({ "command": "true" }));
+        assert_eq!((refused.status, refused.code().as_str()), (400, "invalid"), "{bad}");
+    }
 }
 
 #[test]

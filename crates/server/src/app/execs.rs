@@ -1,6 +1,7 @@
 //! Run things in sandboxes. An exec goes on whatever becomes of whoever asked for it.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 
 use cubicle_guest::client::{ClientError, ExecStream, Guest, Outcome, OutputLimits};
@@ -11,6 +12,7 @@ use cubicle_model::{
     Command, ExecId, ExecSpec, Exit, Fault, Kind, Lease, LeaseId, Reuse, SandboxId, Scope, TtySize,
 };
 use cubicle_store::{AfterLease, Begun, Context, Ended, Exec, ExecFilter, Finished, Page, Planned};
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{Instrument, Span, debug, info, warn};
@@ -376,7 +378,16 @@ impl App {
         self.step("exec_started");
         // Whoever does not wait for it has gone.
         let _ = started.send(Ok(()));
-        let outcome = match guest.gather(stream, limits).await {
+        let mut gathering = pin!(guest.gather(stream, limits));
+        let outcome = match (&mut gathering).now_or_never() {
+            // As short as most: its end tells of its start as well, and gives back what it had.
+            Some(outcome) => outcome,
+            None => {
+                self.goes_on(afterwards);
+                gathering.await
+            }
+        };
+        let outcome = match outcome {
             // Its sandbox was destroyed under it, or ended: the rest is in what was kept of it.
             Err(ClientError::Unavailable(_)) => self.gather(&exec, limits).await,
             outcome => outcome.map_err(Fault::from),
@@ -424,11 +435,15 @@ impl App {
             begun.map_err(|fault| (fault, true))?;
         }
         let begun = match &asked.program {
-            Program::Command => guest.exec(&asked.spec).await,
+            Program::Command if asked.background => guest.exec(&asked.spec).await,
+            Program::Command => guest.exec_to_its_end(&asked.spec).await,
             Program::Code(code) => {
                 let attached = self.attach(guest, exec.sandbox, code.environment.as_ref()).await;
                 attached.map_err(|fault| (fault, true))?;
-                guest.execute(&code.execute).await
+                match asked.background {
+                    true => guest.execute(&code.execute).await,
+                    false => guest.execute_to_its_end(&code.execute).await,
+                }
             }
             Program::Context(start) => {
                 let attached = self.attach(guest, exec.sandbox, start.environment.as_ref()).await;
@@ -443,6 +458,15 @@ impl App {
             let refused = matches!(error, ClientError::Refused { .. } | ClientError::Invalid(_));
             (Fault::from(error), refused)
         })
+    }
+
+    /// An exec runs and will for a while. Only now others are woken up for it: before, they would take the cores from the
+    /// sandbox that starts it.
+    fn goes_on(&self, afterwards: Afterwards) {
+        self.tidings.soon();
+        if let Afterwards::Release { .. } = afterwards {
+            self.room_changed.notify_one();
+        }
     }
 
     fn has_ended(self: &Arc<Self>, exec: &Exec, ended: Ended, afterwards: Afterwards) {
@@ -683,6 +707,7 @@ impl App {
         let running = self.store.running_execs(self.node).await?;
         // Those that an earlier server noted and did not get to tell of.
         running.iter().for_each(|exec| self.tidings.has_begun(exec));
+        self.tidings.soon();
         let busy: std::collections::BTreeSet<LeaseId> = running.iter().map(|exec| exec.lease).collect();
         for exec in running {
             let app = Arc::clone(self);

@@ -173,7 +173,10 @@ impl App {
                 if let Some(evicted) = evicted {
                     self.advance_soon(evicted);
                 }
-                self.room_changed.notify_one();
+                // What is for one exec alone has that started first.
+                if noted.is_none() {
+                    self.room_changed.notify_one();
+                }
                 (lease, sandbox)
             }
             Acquired::Waits { lease, position } => {

@@ -38,8 +38,13 @@ impl Tidings {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Told with its end, or as soon as somebody says `soon`: nobody is woken up before it has reached its sandbox.
     pub(super) fn has_begun(&self, exec: &Exec) {
         self.waiting().begun.push((exec.id, exec.tenant.clone()));
+    }
+
+    /// What waits is told in a moment.
+    pub(super) fn soon(&self) {
         self.wake.notify_one();
     }
 
