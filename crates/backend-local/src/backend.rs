@@ -82,7 +82,7 @@ impl LocalBackend {
         let data = DataDirectory::open(&options.data_dir)?;
         let (lifeline, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| Fault::new(Kind::Full, format!("make a pipe: {error}")))?;
-        let mut mountable = vec![data.path().join("workspaces"), data.path().join("environments")];
+        let mut mountable = vec![data.path().join("workspaces"), data.path().join("envs")];
         for path in options.mountable {
             mountable.push(path.canonicalize().map_err(|error| {
                 Fault::new(Kind::Invalid, format!("{} cannot be mounted: {error}", path.display()))

@@ -79,7 +79,7 @@ fn indexes(said: &Settings, environment: &Environment) -> Indexes {
         extra_indices: more.unwrap_or_default(),
         trusted_hosts,
         find_links,
-        no_index: false,
+        no_index: own.no_index.unwrap_or(false),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `cubicle up`: the control plane in one process.
 
 mod clock;
+mod code;
 mod egress;
 mod home;
 mod sealing;
@@ -70,6 +71,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         readiness: Readiness::ManySandboxes,
     };
     let backend = LocalBackend::open(options).await?;
+    let prepared = code::prepare(context, backend.facts().service_uid).await?;
     backend.drop_rights()?;
     let home = Home::open(context.data_dir())?;
     let probed = backend.probe().await;
@@ -113,7 +115,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         link_secret: home.link_secret()?,
         sealing_keys,
         egress,
-        code: cubicle_server::CodeSettings { warm_interpreters: true, ..Default::default() },
+        code: code::settings(context, prepared, &clock).await?,
         log_masks,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),

@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 62] = [
+pub(super) const KEYS: [Key; 63] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -273,6 +273,12 @@ pub(super) const KEYS: [Key; 62] = [
         "CUBICLE_SANDBOX_FIND_LINKS",
         "",
         "Directories with wheels: a list, or paths parted by spaces. uv's own user must be able to read them",
+    ),
+    key(
+        "sandbox.python_index.no_index",
+        "CUBICLE_SANDBOX_NO_INDEX",
+        "`false`",
+        "Whether packages come from `find_links` alone, for hosts without a network",
     ),
     key(
         "sandbox.env_cache.max_envs_per_pod",

@@ -15,6 +15,7 @@ use crate::values::Span;
 pub(super) const TEMPLATES: &str = "sandbox.templates.";
 /// True or false.
 pub(super) const WARM: &str = "sandbox.warm_interpreters";
+pub(super) const NO_INDEX: &str = "sandbox.python_index.no_index";
 /// May be written as lists.
 pub(super) const LISTS: [&str; 4] = [
     "sandbox.python_index.extra_indices",
@@ -46,6 +47,8 @@ pub(crate) struct PythonIndex {
     pub(crate) trusted_hosts: Option<Vec<String>>,
     pub(crate) allowed_packages: Option<AllowedPackages>,
     pub(crate) find_links: Option<Vec<PathBuf>>,
+    /// Only what is in `find_links`.
+    pub(crate) no_index: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,6 +73,7 @@ impl Sandboxes {
                 trusted_hosts: index.trusted_hosts.or(index_below.trusted_hosts),
                 allowed_packages: index.allowed_packages.or(index_below.allowed_packages),
                 find_links: index.find_links.or(index_below.find_links),
+                no_index: index.no_index.or(index_below.no_index),
             },
             env_cache: EnvCache {
                 max_envs_per_pod: cache.max_envs_per_pod.or(cache_below.max_envs_per_pod),
@@ -116,6 +120,7 @@ impl Sandboxes {
             }
             "sandbox.claim_timeout" => parse::<Span>(text, at).map(|span| self.claim_timeout = Some(span.0)),
             "sandbox.trust_domain" => trust_domain(text, at).map(|domain| self.trust_domain = Some(domain)),
+            NO_INDEX => parse(text, at).map(|none| index.no_index = Some(none)),
             WARM => parse(text, at).map(|warm| self.warm_interpreters = Some(warm)),
             "sandbox.python" => directory(text, at).map(|path| self.python = Some(path)),
             "sandbox.uv" => directory(text, at).map(|path| self.uv = Some(path)),

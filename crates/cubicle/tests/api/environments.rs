@@ -62,7 +62,11 @@ fn server() -> Option<Server> {
     );
     std::fs::write(&settings, text).expect("a file can be written");
     let settings = settings.display().to_string();
-    Some(Server::start_on(host, &["--pool-size", "2"], &[("CUBICLE_CONFIG", &settings), ("CUBICLE_UV", &uv)]))
+    Some(Server::start_on(
+        host,
+        &["--pool-size", "2"],
+        &[("CUBICLE_CONFIG", &settings), ("CUBICLE_SANDBOX_UV", &uv)],
+    ))
 }
 
 fn greet(server: &Server, asked: &Value) -> Value {
