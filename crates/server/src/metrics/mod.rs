@@ -3,6 +3,7 @@
 mod exposition;
 mod pace;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -95,6 +96,8 @@ pub(crate) struct Metrics {
     journal_forgotten: Counter,
     environments: Family<Found, Counter>,
     environment_builds: Histogram,
+    /// How many builds the histogram has.
+    builds_told: AtomicU64,
     requests: Family<Request, Histogram>,
 }
 
@@ -215,6 +218,7 @@ impl Metrics {
             journal_forgotten: Counter::default(),
             environments: Family::default(),
             environment_builds: histogram(),
+            builds_told: AtomicU64::new(0),
             requests: Family::new_with_constructor(histogram),
             registry: Registry::default(),
         };
@@ -327,12 +331,13 @@ impl Metrics {
         self.failures.get_or_create(&Reason { reason }).inc();
     }
 
-    /// Somebody asked for an environment and has it. Whoever waited for somebody else's build found it.
-    pub(crate) fn environment(&self, built: Option<Duration>) {
-        let cache = if built.is_some() { "miss" } else { "hit" };
+    /// Somebody asked for an environment and has it, maybe after waiting so long. Many may have waited for one build.
+    pub(crate) fn environment(&self, hit: bool, waited: Duration, builds_so_far: u64) {
+        let cache = if hit { "hit" } else { "miss" };
         self.environments.get_or_create(&Found { cache }).inc();
-        if let Some(took) = built {
-            self.environment_builds.observe(took.as_secs_f64());
+        let known = self.builds_told.fetch_max(builds_so_far, Ordering::Relaxed);
+        for _ in known..builds_so_far {
+            self.environment_builds.observe(waited.as_secs_f64());
         }
     }
 

@@ -122,10 +122,9 @@ impl App {
                 None => None,
             },
         };
-        let before = environments.counts().builds;
         let ready = environments.ensure(caller.tenant(), &wanted).await?;
-        let built = ready.cache == Cache::Miss && environments.counts().builds > before;
-        self.metrics.environment(built.then_some(ready.build));
+        let builds = environments.counts().builds;
+        self.metrics.environment(ready.cache == Cache::Hit, ready.build, builds);
         Ok(Arc::new(ready))
     }
 
