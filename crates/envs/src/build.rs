@@ -19,6 +19,9 @@ use crate::{EnvKey, Interpreter, ServiceUser, modules, tree};
 /// How often a process looks whether another has finished the same tree.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// Directories with tests, as a pattern for the whole path.
+const TESTS: &str = "/site-packages(/.*)?/tests?/";
+
 /// What making needs.
 #[derive(Debug)]
 pub(crate) struct Workshop {
@@ -178,12 +181,27 @@ impl Workshop {
     }
 
     /// Compiles with the interpreter itself, isolated and without `site`, so that nothing of the packages is run. Paths
-    /// become those of the sandbox. Files that cannot be compiled are those that nobody imports.
+    /// become those of the sandbox. Files that cannot be compiled are those that nobody imports. Tests of packages are left
+    /// out: they are most of the code of large packages, and hardly ever run.
     async fn compile(&self, root: &Path, key: &EnvKey) -> Result<(), Fault> {
         let site = site_packages(root, &self.python).display().to_string();
         let strip = root.display().to_string();
-        let arguments =
-            ["-I", "-S", "-m", "compileall", "-q", "-j", "0", "-s", &strip, "-p", &key.target(), &site];
+        let arguments = [
+            "-I",
+            "-S",
+            "-m",
+            "compileall",
+            "-q",
+            "-j",
+            "0",
+            "-x",
+            TESTS,
+            "-s",
+            &strip,
+            "-p",
+            &key.target(),
+            &site,
+        ];
         let run = Run {
             program: self.python.program.clone(),
             arguments: arguments.map(str::to_owned).to_vec(),

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Replaces the file at once: whoever reads it sees the old text or the new one.
+/// Replaces the file at once: whoever reads it sees the old text or the new one. After a crash of the host it may be neither,
+/// which every reader finds out.
 pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let fresh = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&fresh)?;
         file.write_all(bytes)?;
-        file.sync_data()?;
         fs::rename(&fresh, path)
     })();
     if written.is_err() {

@@ -1,11 +1,12 @@
 //! What only root can do for a server that is about to give up its rights, and what a host has.
 
-use std::os::unix::fs::chown;
-use std::path::PathBuf;
+use std::io;
+use std::os::unix::fs::{MetadataExt, lchown};
+use std::path::{Path, PathBuf};
 
 use cubicle_model::Fault;
 
-use crate::build::io_fault;
+use crate::build::{blocking, io_fault};
 use crate::manifest::Layout;
 use crate::uv::{self, Uv};
 use crate::{EnvSettings, Interpreter, ServiceUser, interpreter};
@@ -15,15 +16,37 @@ use crate::{EnvSettings, Interpreter, ServiceUser, interpreter};
 /// to whoever wants an environment.
 pub async fn prepare(settings: &mut EnvSettings, owner: ServiceUser) -> Result<(), Fault> {
     let layout = Layout { root: settings.root.clone() };
-    layout.make().map_err(io_fault)?;
-    for directory in layout.directories() {
-        chown(&directory, Some(owner.uid), Some(owner.gid)).map_err(io_fault)?;
-    }
+    let place = layout.clone();
+    blocking(move || {
+        place.make().map_err(io_fault)?;
+        // Trees are many files, and have the same owner as their directory.
+        let trees = std::fs::metadata(place.trees()).map_err(io_fault)?;
+        for directory in place.directories() {
+            if trees.uid() == owner.uid { give(&directory, owner) } else { give_all(&directory, owner) }
+                .map_err(io_fault)?;
+        }
+        Ok(())
+    })
+    .await?;
     if let Ok(uv) = Uv::find(settings, &layout, Some(owner)).await {
         settings.uv = Some(uv.program().to_owned());
     }
     if let Ok(interpreter) = interpreter::find(settings, Some(owner)).await {
         settings.python = Some(interpreter.program);
+    }
+    Ok(())
+}
+
+fn give(path: &Path, owner: ServiceUser) -> io::Result<()> {
+    lchown(path, Some(owner.uid), Some(owner.gid))
+}
+
+fn give_all(path: &Path, owner: ServiceUser) -> io::Result<()> {
+    give(path, owner)?;
+    if std::fs::symlink_metadata(path)?.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            give_all(&entry?.path(), owner)?;
+        }
     }
     Ok(())
 }

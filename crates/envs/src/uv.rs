@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cubicle_model::{Fault, Kind};
+use tracing::warn;
 
 use crate::index::Source;
 use crate::manifest::Layout;
@@ -14,6 +15,8 @@ use crate::trouble::Trouble;
 use crate::{EnvSettings, ServiceUser, files};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LEAST_ROOM: u64 = 256 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Uv {
@@ -79,11 +82,33 @@ impl Uv {
         all.extend(source.arguments());
         let mut own: Vec<(&str, String)> = source.variables();
         own.push(("TMPDIR", directory.display().to_string()));
-        let ran = self.start(all, &own, directory, timeout).await.map_err(|error| match error {
-            NotRun::TimedOut => Trouble::TimedOut,
-            NotRun::Start(error) => Trouble::Other(error.to_string()),
-        })?;
-        if ran.code == Some(0) { Ok(ran) } else { Err(Trouble::read(&ran.stderr)) }
+        let ran = tokio::select! {
+            ran = self.start(all, &own, directory, timeout) => ran.map_err(|error| match error {
+                NotRun::TimedOut => Trouble::TimedOut,
+                NotRun::Start(error) => Trouble::Other(error.to_string()),
+            }),
+            // A small archive may unpack to more than there is room for. Dropping the run ends it.
+            () = disk_is_nearly_full(&self.cache) => Err(Trouble::DiskFull),
+        };
+        let done = match ran {
+            Ok(ran) if ran.code == Some(0) => Ok(ran),
+            Ok(ran) => Err(Trouble::read(&ran.stderr)),
+            Err(trouble) => Err(trouble),
+        };
+        if matches!(done, Err(Trouble::DiskFull)) {
+            self.forget_downloads().await;
+        }
+        done
+    }
+
+    /// Removes what was downloaded. Others that download at this moment are waited for.
+    pub(crate) async fn forget_downloads(&self) {
+        let arguments = ["cache", "clean", "--no-config", "--quiet", "--cache-dir"].map(str::to_owned);
+        let arguments = arguments.into_iter().chain([self.cache.display().to_string()]).collect();
+        let ran = self.start(arguments, &[], Path::new("/"), PATIENCE).await;
+        if !ran.as_ref().is_ok_and(|ran| ran.code == Some(0)) {
+            warn!(?ran, "what uv has downloaded cannot be removed");
+        }
     }
 
     async fn start(
@@ -125,6 +150,18 @@ impl Uv {
     }
 }
 
+/// Returns when there is hardly any room left: a twentieth of the disk, or what a server needs at least.
+async fn disk_is_nearly_full(path: &Path) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Ok(disk) = rustix::fs::statvfs(path) else { continue };
+        let size = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        if size(disk.f_bavail) < (size(disk.f_blocks) / 20).min(LEAST_ROOM) {
+            return;
+        }
+    }
+}
+
 /// Where uv is, whoever can run it.
 pub(crate) fn located(settings: &EnvSettings) -> Result<PathBuf, Fault> {
     let found = settings.uv.clone().or_else(|| installed(&settings.path, "uv"));
@@ -140,7 +177,8 @@ fn missing() -> Fault {
 fn copied(original: &Path, directory: &Path) -> std::io::Result<PathBuf> {
     let about = std::fs::metadata(original)?;
     let copy = directory.join(format!("uv-{}-{}", about.len(), about.mtime()));
-    if !copy.exists() {
+    // A crash of the host may have left less.
+    if !std::fs::metadata(&copy).is_ok_and(|known| known.len() == about.len()) {
         files::write(&copy, &std::fs::read(original)?, 0o755)?;
     }
     Ok(copy)

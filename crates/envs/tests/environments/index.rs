@@ -114,12 +114,31 @@ async fn naming_the_operators_own_index_is_nothing_new() {
     let index = SmallIndex::serve(site.wheels());
     let indexes = Indexes { default_index: Some(index.address.parse().unwrap()), ..Indexes::default() };
     let environments = Environments::open(EnvSettings { indexes, ..site.settings() }).await.unwrap();
-    assert!(environments.has_index(&index.address.parse().unwrap()));
+    assert!(environments.has_index(&index.address.parse().unwrap()).await);
     let plain = environments.ensure(&name("acme"), &want(&["alpha"])).await.unwrap();
     let wanted = Wanted { index: Some(index.allowed()), ..want(&["alpha"]) };
     let named = environments.ensure(&name("other"), &wanted).await.unwrap();
     assert_eq!((named.key, named.cache), (plain.key, Cache::Hit));
     assert!(index.asked.lock().unwrap().iter().any(|path| path.starts_with("/simple/alpha")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_index_that_uv_has_built_in_is_the_operators_where_no_other_is_named() {
+    let test = "the_index_that_uv_has_built_in_is_the_operators_where_no_other_is_named";
+    let Some(site) = Site::new(test) else { return };
+    #[expect(clippy::disallowed_methods, reason = "uv knows its index")]
+    let help = std::process::Command::new(site.uv()).args(["pip", "sync", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let built_in = help.split("(by default: <").nth(1).unwrap().split('>').next().unwrap();
+    let built_in = format!("{built_in}/").parse().unwrap();
+    let with = |indexes| EnvSettings { indexes, ..site.settings() };
+    let environments = Environments::open(with(Indexes::default())).await.unwrap();
+    assert!(environments.has_index(&built_in).await);
+    assert!(!environments.has_index(&"https://index.example/simple".parse().unwrap()).await);
+    let other = Some("https://index.example/simple".parse().unwrap());
+    let environments =
+        Environments::open(with(Indexes { default_index: other, ..Indexes::default() })).await.unwrap();
+    assert!(!environments.has_index(&built_in).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

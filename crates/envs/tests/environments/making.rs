@@ -97,6 +97,7 @@ async fn a_tree_is_sealed_compiled_and_tells_nothing_of_the_host() {
         vec![
             file("alpha/__init__.py", "def main():\n    print('ran')\n"),
             file("alpha/broken.py", "this is no python\n"),
+            file("alpha/tests/test_alpha.py", "X = 1\n"),
             file("alpha-1.0.dist-info/entry_points.txt", entry_points),
         ],
     );
