@@ -16,6 +16,7 @@ use rustix::event::epoll::EventFlags;
 
 use self::cells::{Running, Span};
 use self::channel::Channel;
+pub use self::channel::decode_context_event;
 use self::language::Language;
 use super::connection::{Connection, Phase};
 use super::ending;
