@@ -24,10 +24,14 @@ def magic_pip(line):
     import shlex
     import subprocess
 
+    import site
+
     words = shlex.split(line)
-    if words[:1] == ["install"] and sys.prefix == sys.base_prefix and not os.access(site_directory(), os.W_OK):
+    own = site.getusersitepackages()
+    if words[:1] == ["install"] and not os.access(site_directory(), os.W_OK):
         if not {"--user", "--target", "-t", "--prefix"} & set(words):
-            words.insert(1, "--user")
+            # What this interpreter has is not ours to change; an environment knows no packages of a user.
+            words[1:1] = ["--user"] if sys.prefix == sys.base_prefix else ["--target", own, "--upgrade"]
     command = [sys.executable, "-m", "pip"] + words
     if words[:1] in (["install"], ["uninstall"]) and "--disable-pip-version-check" not in words:
         command.insert(3, "--disable-pip-version-check")
@@ -41,9 +45,7 @@ def magic_pip(line):
         process.wait()
         raise
     import importlib
-    import site
 
-    own = site.getusersitepackages()
     if os.path.isdir(own) and own not in sys.path:
         # It did not exist when the interpreter was started.
         sys.path.append(own)
