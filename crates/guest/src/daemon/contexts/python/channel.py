@@ -49,8 +49,6 @@ class Channel:
 
     def has_more(self):
         """Whether a cell was sent that was not taken yet."""
-        import select
-
         return bool(self.inbox) or bool(select.select([self.fd], [], [], 0)[0])
 
     def send(self, events):

@@ -21,10 +21,10 @@ def options_of(line, letters):
 
 def magic_pip(line):
     """Install packages for this interpreter: %pip install NAME."""
+    import importlib.util
     import shlex
-    import subprocess
-
     import site
+    import subprocess
 
     words = shlex.split(line)
     own = site.getusersitepackages()
@@ -32,7 +32,10 @@ def magic_pip(line):
         if not {"--user", "--target", "-t", "--prefix"} & set(words):
             # What this interpreter has is not ours to change; an environment knows no packages of a user.
             words[1:1] = ["--user"] if sys.prefix == sys.base_prefix else ["--target", own, "--upgrade"]
-    command = [sys.executable, "-m", "pip"] + words
+    # An environment may come without pip; the interpreter that it was made with has the same version.
+    has_pip = importlib.util.find_spec("pip") is not None
+    interpreter = sys.executable if has_pip else getattr(sys, "_base_executable", sys.executable)
+    command = [interpreter, "-m", "pip"] + words
     if words[:1] in (["install"], ["uninstall"]) and "--disable-pip-version-check" not in words:
         command.insert(3, "--disable-pip-version-check")
     flush()
@@ -44,8 +47,6 @@ def magic_pip(line):
         process.kill()
         process.wait()
         raise
-    import importlib
-
     if os.path.isdir(own) and own not in sys.path:
         # It did not exist when the interpreter was started.
         sys.path.append(own)
