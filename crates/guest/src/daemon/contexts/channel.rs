@@ -1,6 +1,6 @@
 //! The socket between the daemon and the interpreter of a context.
 //!
-//! To the interpreter go lines with a length, each followed by that many bytes: `kernel LEN`, `cell COUNT LEN` and, with
+//! To the interpreter go lines with a length, each followed by that many bytes: `kernel LEN`, `cell COUNT LEN STALE` and, with
 //! nothing behind it, `ack N`. Back come lines with only a length, each followed by an event as JSON. What comes back is
 //! hostile: user code shares the process with whoever writes there.
 

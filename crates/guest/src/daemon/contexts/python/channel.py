@@ -45,6 +45,9 @@ class Channel:
                 have += len(piece)
             self.inbox = b"".join(pieces)
         code, self.inbox = self.inbox[:length], self.inbox[length:]
+        if words[3] == b"1":
+            # An interrupt of the cell before may have come too late for it. It was handled before this was read.
+            runner.is_interrupted = False
         return count, code.decode("utf-8", "replace")
 
     def has_more(self):
