@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use cubicle_guest::client::decode_for_fuzzing;
-use cubicle_guest::daemon::{files, http, spec};
+use cubicle_guest::daemon::{decode_context_event, files, http, spec};
 use cubicle_guest::hello;
 use cubicle_guest::journal::record;
 
 type Target = fn(&[u8]);
 
 /// Every target by its name, which is also that of its directory of seeds.
-pub(crate) const ALL: [(&str, Target); 7] = [
+pub(crate) const ALL: [(&str, Target); 8] = [
     ("journal_record", journal_record),
     ("hello", hello_lines),
     ("http_request", http_request),
@@ -20,6 +20,7 @@ pub(crate) const ALL: [(&str, Target); 7] = [
     ("client_response", client_response),
     ("tar_in", tar_in),
     ("path_resolve", path_resolve),
+    ("context_event", context_event),
 ];
 
 pub(crate) fn journal_record(bytes: &[u8]) {
@@ -27,6 +28,16 @@ pub(crate) fn journal_record(bytes: &[u8]) {
     while let Ok(Some((record, length))) = record::decode(rest) {
         assert_eq!(length, record::HEADER_LEN + record.payload.len());
         assert!(record.payload.len() <= record::LONGEST_PAYLOAD);
+        rest = &rest[length..];
+    }
+}
+
+/// What the interpreter of a context says, which its user code can forge.
+pub(crate) fn context_event(bytes: &[u8]) {
+    let mut rest = bytes;
+    while let Ok(Some(length)) = decode_context_event(rest) {
+        // An event that is cut is not read.
+        assert_eq!(decode_context_event(&rest[..length - 1]), Ok(None));
         rest = &rest[length..];
     }
 }

@@ -22,6 +22,11 @@ fn changed_openings_do_no_harm() {
 }
 
 #[test]
+fn changed_events_of_contexts_do_no_harm() {
+    run("context_event");
+}
+
+#[test]
 fn changed_requests_do_no_harm() {
     run("http_request");
 }

@@ -49,6 +49,8 @@ use serde_json::Value;
 use crate::hello::Key;
 use crate::journal::OpenError;
 
+#[doc(hidden)]
+pub use contexts::decode_context_event;
 pub use server::{EXIT_DEADLINE, EXIT_FORGOTTEN};
 
 /// Exit code of a daemon that could not begin.

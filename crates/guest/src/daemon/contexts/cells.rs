@@ -104,8 +104,11 @@ impl Server {
     }
 
     fn send_cell(&mut self, exec: u32, count: u64, code: &str) {
-        if let Some(channel) = self.contexts.of_exec(exec).and_then(|context| context.channel.as_mut()) {
-            channel.push(&format!("cell {count} {}", code.len()), code.as_bytes());
+        if let Some(context) = self.contexts.of_exec(exec)
+            && let Some(channel) = &mut context.channel
+        {
+            let stale = u8::from(std::mem::take(&mut context.stale_interrupt));
+            channel.push(&format!("cell {count} {} {stale}", code.len()), code.as_bytes());
         }
         self.write_to_context(exec);
     }
@@ -241,6 +244,9 @@ impl Server {
         let Some(running) = self.contexts.of_exec(exec).and_then(|context| context.running.take()) else {
             return;
         };
+        if let Some(context) = self.contexts.of_exec(exec) {
+            context.stale_interrupt = running.interrupted;
+        }
         if let Some(due) = running.due {
             self.timers.remove(due, Due::Cell(exec));
         }

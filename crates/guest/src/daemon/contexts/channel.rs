@@ -1,6 +1,6 @@
 //! The socket between the daemon and the interpreter of a context.
 //!
-//! To the interpreter go lines with a length, each followed by that many bytes: `kernel LEN`, `cell COUNT LEN` and, with
+//! To the interpreter go lines with a length, each followed by that many bytes: `kernel LEN`, `cell COUNT LEN STALE` and, with
 //! nothing behind it, `ack N`. Back come lines with only a length, each followed by an event as JSON. What comes back is
 //! hostile: user code shares the process with whoever writes there.
 
@@ -164,6 +164,11 @@ fn event(bytes: &[u8]) -> Result<Option<(Told, usize)>, &'static str> {
     let Some(json) = bytes.get(end + 1..end + 1 + length) else { return Ok(None) };
     let told = serde_json::from_slice(json).map_err(|_| "a message that is no event")?;
     Ok(Some((told, end + 1 + length)))
+}
+
+/// The length of the event at the front of `bytes`, for the fuzzer.
+pub fn decode_context_event(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
+    Ok(event(bytes)?.map(|(_, length)| length))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ __cell() {
 }
 trap : INT
 __tell '{"event":"ready"}'
-while IFS=' ' read -r __kind __count __length <&"$__channel"; do
+while IFS=' ' read -r __kind __count __length __stale <&"$__channel"; do
     [[ $__kind == cell ]] || continue
     __code= __interrupted=
     ((__length == 0)) || LC_ALL=C IFS= read -r -d '' -N "$__length" __code <&"$__channel"

@@ -16,6 +16,7 @@ use rustix::event::epoll::EventFlags;
 
 use self::cells::{Running, Span};
 use self::channel::Channel;
+pub use self::channel::decode_context_event;
 use self::language::Language;
 use super::connection::{Connection, Phase};
 use super::ending;
@@ -54,6 +55,8 @@ struct Context {
     /// Cells that the interpreter was given.
     count: u64,
     running: Option<Running>,
+    /// The cell before was interrupted, perhaps too late for it: the next one must not take that for its own.
+    stale_interrupt: bool,
 }
 
 /// What a context is started with, the first time and every other.
@@ -145,8 +148,16 @@ impl Server {
         }
         let id = request.exec_id.unwrap_or_else(|| ExecId::from_random(self.random()));
         let (exec, channel) = self.launch_context(id, &plan)?;
-        let context =
-            Context { id, plan, exec, channel: Some(channel), ready: false, count: 0, running: None };
+        let context = Context {
+            id,
+            plan,
+            exec,
+            channel: Some(channel),
+            ready: false,
+            count: 0,
+            running: None,
+            stale_interrupt: false,
+        };
         self.contexts.all.insert(id, context);
         self.contexts.by_exec.insert(exec, id);
         Ok(self.show_context(201, id))
@@ -265,7 +276,7 @@ impl Server {
         self.contexts.by_exec.insert(exec, id);
         if let Some(context) = self.contexts.all.get_mut(&id) {
             (context.exec, context.channel) = (exec, Some(channel));
-            (context.ready, context.count) = (false, 0);
+            (context.ready, context.count, context.stale_interrupt) = (false, 0, false);
         }
         Ok(self.show_context(200, id))
     }

@@ -1,5 +1,7 @@
 //! Interpreters that die, hang or lie.
 
+use std::io::Write;
+
 use serde_json::{Value, json};
 
 use crate::support::{Sandbox, wait_until};
@@ -99,6 +101,58 @@ fn an_interrupt_of_a_cell_that_has_not_begun_is_not_lost() {
         assert_eq!(sandbox.cell(&id, "1").text(), Some("1"));
         sandbox.request("DELETE", &format!("/contexts/{id}"), b"");
     }
+}
+
+#[test]
+fn interrupts_at_any_moment_leave_a_context_that_goes_on() {
+    let sandbox = Sandbox::start();
+    let id = sandbox.python();
+    sandbox.cell(&id, "kept = 1");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = sandbox.connect();
+            // Bounded, so that a cell that fails the test is not waited for in vain.
+            for _ in 0..20_000 {
+                if done.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                let reply = client.request("POST", &format!("/contexts/{id}/interrupt"), "", b"");
+                assert_eq!(reply.status, 200);
+            }
+        });
+        // A display in between is a message that must not be cut in half.
+        for _ in 0..200 {
+            let ran = sandbox.cell(&id, "display('x' * 10000)\nkept");
+            let expected = if ran.status() == "success" { Some("1") } else { None };
+            assert_eq!(ran.text(), expected, "{ran:?}");
+            assert!(["success", "interrupted"].contains(&ran.status()), "{ran:?}");
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(sandbox.cell(&id, "kept").text(), Some("1"));
+}
+
+/// The interpreter is another user than the daemon, as in a sandbox.
+#[test]
+fn a_context_of_another_user_is_interrupted_and_ended() {
+    if !rustix::process::geteuid().is_root() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: a_context_of_another_user_is_interrupted_and_ended: only root can start another user's processes"
+        );
+        return;
+    }
+    let sandbox = Sandbox::start_with(&["--workload-uid", "65534"]);
+    let id = sandbox.context(json!({ "cwd": "/" }));
+    assert_eq!(sandbox.cell(&id, "import os; os.getuid()").text(), Some("65534"));
+    let begun = sandbox.begin_cell(&id, "import time\nprint('on')\ntime.sleep(999)", "on");
+    sandbox.request("POST", &format!("/contexts/{id}/interrupt"), b"");
+    assert_eq!(begun.ended().status(), "interrupted");
+    let begun = sandbox.begin_cell(&id, "print('on')\ntime.sleep(999)", "on");
+    sandbox.request("DELETE", &format!("/contexts/{id}"), b"");
+    assert_eq!(begun.ended().status(), "died");
+    sandbox.wait_for(id.parse().unwrap(), "eof");
 }
 
 #[test]

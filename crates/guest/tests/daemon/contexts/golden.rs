@@ -441,7 +441,7 @@ fn frames_are_told_as_html_and_json_and_text() {
         "application/json": { "columns": ["a"], "index": [0, 1], "data": [[0], [1]], "rows": 2, "truncated": false },
     });
     assert_eq!(ran.only("result").unwrap()["data"], expected);
-    let ran = sandbox.cell(&id, "DataFrame(5000)");
+    let ran = sandbox.cell(&id, "DataFrame.__module__ = 'pandas'\nDataFrame(5000)");
     let data = &ran.only("result").unwrap()["data"]["application/json"];
     assert_eq!((data["data"].as_array().unwrap().len(), &data["rows"]), (1000, &json!(5000)));
 }

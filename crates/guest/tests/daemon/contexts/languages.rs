@@ -89,7 +89,7 @@ fn javascript_keeps_its_state_from_cell_to_cell() {
     }
     for code in [
         "console.log('on'); while (true) {}",
-        "console.log('on'); await new Promise(() => setTimeout(() => {}, 1e6))",
+        "await null; console.log('on'); await new Promise(() => setTimeout(() => {}, 1e6))",
     ] {
         let begun = sandbox.begin_cell(&id, code, "on");
         sandbox.request("POST", &format!("/contexts/{id}/interrupt"), b"");

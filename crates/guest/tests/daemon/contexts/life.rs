@@ -1,5 +1,7 @@
 //! How contexts are made, found, restarted and deleted.
 
+use std::io::Write;
+
 use serde_json::{Value, json};
 
 use super::{ACCEPT, Ran};
@@ -210,6 +212,48 @@ fn cells_are_rendered_as_lines_and_events_too() {
         sandbox.connect().request("POST", &target, "Accept: text/event-stream\r\n", br#"{"code": "3"}"#);
     assert_eq!(events.text().matches("event: cell\n").count(), 3);
     assert!(events.head.to_ascii_lowercase().contains("x-cubicle-seq: "));
+}
+
+/// A package that is made here, so that no network is needed.
+const MAKE_WHEEL: &str = r#"
+import zipfile
+name = 'wheels/cubicle_made-1.0-py3-none-any.whl'
+import os; os.mkdir('wheels')
+with zipfile.ZipFile(name, 'w') as wheel:
+    wheel.writestr('cubicle_made.py', 'answer = 42')
+    info = 'cubicle_made-1.0.dist-info/'
+    wheel.writestr(info + 'METADATA', 'Metadata-Version: 2.1\nName: cubicle-made\nVersion: 1.0\n')
+    wheel.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+    wheel.writestr(info + 'RECORD', 'cubicle_made.py,,\n')
+"#;
+
+#[test]
+fn pip_installs_into_the_private_layer_and_the_context_sees_it() {
+    let skip = |why: &str| {
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: pip_installs_into_the_private_layer_and_the_context_sees_it: {why}"
+        );
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can start another user's processes");
+    }
+    // Another user than root, who may not change what the system has.
+    let sandbox = Sandbox::start_with(&["--workload-uid", "65534"]);
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(sandbox.directory.path(), open).unwrap();
+    let home = sandbox.directory.path().join("home").display().to_string();
+    let id = sandbox.context(json!({ "env": { "HOME": home } }));
+    if sandbox.cell(&id, "import pip").error().is_some() {
+        return skip("no pip for the python here");
+    }
+    let ran = sandbox.cell(&id, MAKE_WHEEL);
+    assert_eq!(ran.status(), "success", "{ran:?}");
+    let ran = sandbox.cell(&id, "%pip install -q --no-index --find-links wheels cubicle-made\nimport cubicle_made\ncubicle_made.answer, cubicle_made.__file__");
+    let text = ran.text().unwrap_or_else(|| panic!("{ran:?}"));
+    assert!(text.starts_with("(42,") && text.contains(&format!("'{home}/.local/")), "{text}");
+    let ran = sandbox.cell(&id, "%pip install -q --no-index cubicle-never-made");
+    assert_eq!(ran.error().map(|(name, _)| name), Some("CalledProcessError"));
 }
 
 #[test]

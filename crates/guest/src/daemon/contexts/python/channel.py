@@ -45,12 +45,13 @@ class Channel:
                 have += len(piece)
             self.inbox = b"".join(pieces)
         code, self.inbox = self.inbox[:length], self.inbox[length:]
+        if words[3] == b"1":
+            # An interrupt of the cell before may have come too late for it. It was handled before this was read.
+            runner.is_interrupted = False
         return count, code.decode("utf-8", "replace")
 
     def has_more(self):
         """Whether a cell was sent that was not taken yet."""
-        import select
-
         return bool(self.inbox) or bool(select.select([self.fd], [], [], 0)[0])
 
     def send(self, events):

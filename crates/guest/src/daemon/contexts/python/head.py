@@ -10,6 +10,7 @@ import json
 import linecache
 import os
 import re
+import select
 import signal
 import sys
 import threading

@@ -21,14 +21,21 @@ def options_of(line, letters):
 
 def magic_pip(line):
     """Install packages for this interpreter: %pip install NAME."""
+    import importlib.util
     import shlex
+    import site
     import subprocess
 
     words = shlex.split(line)
-    if words[:1] == ["install"] and sys.prefix == sys.base_prefix and not os.access(site_directory(), os.W_OK):
+    own = site.getusersitepackages()
+    if words[:1] == ["install"] and not os.access(site_directory(), os.W_OK):
         if not {"--user", "--target", "-t", "--prefix"} & set(words):
-            words.insert(1, "--user")
-    command = [sys.executable, "-m", "pip"] + words
+            # What this interpreter has is not ours to change; an environment knows no packages of a user.
+            words[1:1] = ["--user"] if sys.prefix == sys.base_prefix else ["--target", own, "--upgrade"]
+    # An environment may come without pip; the interpreter that it was made with has the same version.
+    has_pip = importlib.util.find_spec("pip") is not None
+    interpreter = sys.executable if has_pip else getattr(sys, "_base_executable", sys.executable)
+    command = [interpreter, "-m", "pip"] + words
     if words[:1] in (["install"], ["uninstall"]) and "--disable-pip-version-check" not in words:
         command.insert(3, "--disable-pip-version-check")
     flush()
@@ -40,10 +47,6 @@ def magic_pip(line):
         process.kill()
         process.wait()
         raise
-    import importlib
-    import site
-
-    own = site.getusersitepackages()
     if os.path.isdir(own) and own not in sys.path:
         # It did not exist when the interpreter was started.
         sys.path.append(own)

@@ -108,7 +108,7 @@ def kind_of(value):
         module, name = base.__module__, base.__name__
         if name == "Figure" and module == "matplotlib.figure":
             return "figure"
-        if name in ("DataFrame", "Series") and module.startswith("pandas."):
+        if name in ("DataFrame", "Series") and module.partition(".")[0] == "pandas":
             return "frame"
     return None
 

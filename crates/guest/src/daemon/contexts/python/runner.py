@@ -195,12 +195,17 @@ def serve():
     channel.send([{"event": "ready"}])
     while True:
         count, code = channel.next_cell()
-        try:
-            events = runner.run(count, code)
-        except KeyboardInterrupt as error:
-            # A second one, while the first was told of.
-            runner.is_running = False
-            events = [runner.error(error), {"event": "end", "status": "interrupted"}]
+        events, again = None, None
+        while events is None:
+            try:
+                if again is None:
+                    events = runner.run(count, code)
+                else:
+                    # Interrupted once more, while the first interrupt was told of. From here on none is heard.
+                    runner.is_running = False
+                    events = [runner.error(again), {"event": "end", "status": "interrupted"}]
+            except KeyboardInterrupt as error:
+                again = error
         if not channel.is_mine():
             # A process that the cell forked has come to the cell's end.
             failed = [event for event in events if event["event"] == "error"]
