@@ -95,6 +95,20 @@ async fn code_that_kills_everything_it_can_leaves_a_sandbox_that_runs_code() {
 }
 
 #[tokio::test]
+async fn code_cannot_kill_its_parent() {
+    let Some(host) = Host::with_sandboxes().await else { return };
+    let Some((_backend, guest)) = sandbox(&host).await else { return };
+    warm_up(&guest, None).await;
+    let attack = "import os, signal\nfor s in (9, 15, 19, 11):\n    try:\n        os.kill(os.getppid(), s)\n    \
+                  except OSError as e: print(e.strerror)\nprint(os.getppid())";
+    for warm in [true, false] {
+        let executed = guest.execute_whole(&code(attack, warm)).await.unwrap();
+        assert!(executed.stdout.lines().last() == Some("1"), "{executed:?}");
+    }
+    assert_eq!(guest.health().await.unwrap().status, "healthy");
+}
+
+#[tokio::test]
 async fn an_environment_that_a_host_names_is_used_and_forgotten() {
     let Some(host) = Host::with_sandboxes().await else { return };
     let Some((_backend, guest)) = sandbox(&host).await else { return };

@@ -64,7 +64,7 @@ fn every_promise_is_kept_for_an_ordinary_user_too() {
     if !rustix::process::geteuid().is_root() {
         return skipped("these tests are run by an ordinary user already");
     }
-    let kept = ["conformance::", "endings::", "workspaces::", "late_binding::", "listeners::"];
+    let kept = ["conformance::", "endings::", "workspaces::", "late_binding::", "listeners::", "code::"];
     let output = Copy::new().run(&[], &kept);
     let said = said(&output);
     if said.contains("no sandbox can be made here") {

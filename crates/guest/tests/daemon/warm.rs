@@ -272,3 +272,33 @@ fn a_warm_interpreter_is_the_workload_and_nothing_more() {
     let but_tag = |text: &str| text.rsplit_once("['").unwrap().0.to_owned();
     assert_eq!(but_tag(&text), but_tag(cold));
 }
+
+#[test]
+fn generators_that_were_imported_ahead_are_seeded_anew_for_each_run() {
+    let workspace = Workspace::start();
+    let place = workspace.place.path().join("modules");
+    std::fs::create_dir_all(place.join("numpy")).unwrap();
+    // As numpy has it: a generator of the whole process, and a function that seeds it from the system.
+    let generator = "import os\nstate = 'that of the zygote'\ndef seed():\n    global state\n    state = os.urandom(8).hex()\n";
+    std::fs::write(place.join("numpy/__init__.py"), "from . import random").unwrap();
+    std::fs::write(place.join("numpy/random.py"), generator).unwrap();
+    workspace.sandbox.json("POST", "/bind", &json!({ "env": { "PYTHONPATH": place.display().to_string() } }));
+    let environment = json!({
+        "name": "e", "packages": [], "python_version": "3", "created_at": "2026-02-17T14:00:00Z",
+        "last_used_at": "2026-02-17T15:00:00Z", "python": "/usr/bin/python3", "key": "k",
+        "modules": ["numpy", "random"],
+    });
+    workspace.sandbox.json("PUT", "/envs/e", &environment);
+    workspace.sandbox.json("POST", "/warm", &json!({ "environment": "e", "wait": true }));
+    let run = || {
+        let code = "import random, numpy.random; print(random.random(), numpy.random.state)";
+        let request = json!({ "code": code, "env_name": "e", "host": { "warm": true } });
+        workspace.execute(request)["stdout"].as_str().unwrap().to_owned()
+    };
+    let (first, second) = (run(), run());
+    assert!(!first.contains("zygote") && !second.contains("zygote"), "{first}{second}");
+    let halves =
+        |text: &str| text.split_once(' ').map(|(one, other)| (one.to_owned(), other.to_owned())).unwrap();
+    assert_ne!(halves(&first).0, halves(&second).0);
+    assert_ne!(halves(&first).1, halves(&second).1);
+}

@@ -71,6 +71,33 @@ def _cubicle_zygote():
     while os.getppid() == maker:
         os.sched_yield()
     line = _socket.socket(fileno=line)
+    import io
+    encoding, errors = sys.__stdout__.encoding, sys.__stdout__.errors
+
+    def stream(number, mode, errors, by_line, name):
+        # As the interpreter makes them when it starts.
+        buffered = io.open(number, mode + "b", -1, closefd=False)
+        buffered.raw.name = name
+        text = io.TextIOWrapper(buffered, encoding, errors, "\n", by_line)
+        text.mode = mode
+        return text
+
+    # The module `random` does this by itself.
+    if "numpy.random" in sys.modules:
+        try:
+            sys.modules["numpy.random"].seed()
+        except Exception:
+            pass
+    for name in own:
+        sys.modules.pop(name, None)
+    known = set(sys.modules)
+    # A rehearsal: memory that every run changes is copied now, and not while somebody waits.
+    imports = ["import " + module for module in modules if module in sys.modules]
+    exec(compile("\n".join(["import sys, os"] + imports), "<rehearsal>", "exec"), {"__name__": "__main__"})
+    stream(0, "r", errors, False, "<stdin>")
+    print(1, file=stream(1, "w", errors, False, "<stdout>"), flush=True)
+    places()
+    gc.collect()
     line.send(b"waiting")
     job, beside, _, _ = line.recvmsg(1 << 18, 64)
     if not job:
@@ -88,17 +115,6 @@ def _cubicle_zygote():
         os.environb[name] = value
     if "time" in sys.modules:
         sys.modules["time"].tzset()
-    import io
-    encoding, errors = sys.__stdout__.encoding, sys.__stdout__.errors
-
-    def stream(number, mode, errors, by_line, name):
-        # As the interpreter makes them when it starts.
-        buffered = io.open(number, mode + "b", -1, closefd=False)
-        buffered.raw.name = name
-        text = io.TextIOWrapper(buffered, encoding, errors, "\n", by_line)
-        text.mode = mode
-        return text
-
     sys.stdin = sys.__stdin__ = stream(0, "r", errors, False, "<stdin>")
     sys.stdout = sys.__stdout__ = stream(1, "w", errors, False, "<stdout>")
     sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace", True, "<stderr>")
@@ -107,11 +123,6 @@ def _cubicle_zygote():
     except OSError as error:
         os.write(2, b"cannot enter the working directory: %s\n" % str(error).encode())
         os._exit(126)
-    if "numpy.random" in sys.modules:
-        try:
-            sys.modules["numpy.random"].seed()
-        except Exception:
-            pass
     go = line.recv(16)
     line.close()
     if not go:
@@ -119,9 +130,7 @@ def _cubicle_zygote():
     if places() != before:
         # Something was installed meanwhile that a fresh interpreter would see.
         os.execv(sys.executable, [sys.orig_argv[0], "-c", cold, file])
-    for name in own:
-        sys.modules.pop(name, None)
-    return file, set(sys.modules), gc
+    return file, known, gc
 
 
 def _cubicle_end(status, before, gc):

@@ -2,6 +2,7 @@
 
 mod archives;
 mod paths;
+mod producing;
 mod reading;
 mod tools;
 mod watching;
