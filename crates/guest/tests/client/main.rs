@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 mod forwarding;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
