@@ -13,6 +13,7 @@ export CUBICLE_TEST_KERNEL ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache
 # The programs that scripts/setup-ci got for tests of the metrics and the API; likewise.
 export CUBICLE_TEST_PROMTOOL ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/prometheus/promtool)
 export CUBICLE_TEST_SCHEMATHESIS ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/schemathesis/bin/schemathesis)
+export CUBICLE_TEST_MCP ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/mcp)
 
 # What makes Python environments; likewise.
 export CUBICLE_TEST_UV ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/uv/bin/uv)
@@ -23,10 +24,10 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=m
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help up run test build bench chaos load fuzz fuzz-api fmt clippy deny docs clean tools install-tools
+.PHONY: help up run test build bench chaos load fuzz fuzz-api mcp-conformance fmt clippy deny docs clean tools install-tools
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 up: build ## build, then start the server on 127.0.0.1:7878
 	$(TARGET_DIR)/release/cubicle up
@@ -54,6 +55,9 @@ fuzz: tools ## every fuzz target for FUZZ_SECONDS (60) each; needs a C++ compile
 
 fuzz-api: tools ## the HTTP API with API_CASES (10000) made-up requests; needs schemathesis (scripts/setup-ci)
 	CUBICLE_API_CASES=$(API_CASES) scripts/test-summary $(CARGO) test --locked -p cubicle --test schemathesis -- --nocapture
+
+mcp-conformance: tools ## the conformance suite of MCP against /mcp; needs its packages (scripts/setup-ci)
+	scripts/test-summary $(CARGO) test --locked -p cubicle --test mcp conformance -- --nocapture
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -12,7 +12,7 @@ use cubicle_guest::journal::record;
 type Target = fn(&[u8]);
 
 /// Every target by its name, which is also that of its directory of seeds.
-pub(crate) const ALL: [(&str, Target); 8] = [
+pub(crate) const ALL: [(&str, Target); 9] = [
     ("journal_record", journal_record),
     ("hello", hello_lines),
     ("http_request", http_request),
@@ -21,6 +21,7 @@ pub(crate) const ALL: [(&str, Target); 8] = [
     ("tar_in", tar_in),
     ("path_resolve", path_resolve),
     ("context_event", context_event),
+    ("tools", tools),
 ];
 
 pub(crate) fn journal_record(bytes: &[u8]) {
@@ -52,6 +53,17 @@ pub(crate) fn hello_lines(bytes: &[u8]) {
         }
         let _ = hello::parse_server_answer(line);
     }
+}
+
+/// A text, a NUL, and a patch of it; or a path, and a pattern of names.
+pub(crate) fn tools(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Some((before, given)) = text.split_once('\0') else { return };
+    if let Some(after) = files::patch_for_fuzzing(before, given) {
+        // A patch adds what is in it, and line ends.
+        assert!(after.len() <= before.len() + 2 * given.len() + 1);
+    }
+    let _ = files::glob_for_fuzzing(given, before);
 }
 
 /// However a body is cut, what is decoded is the same.

@@ -42,6 +42,11 @@ fn changed_answers_do_no_harm() {
 }
 
 #[test]
+fn changed_patches_and_patterns_do_no_harm() {
+    run("tools");
+}
+
+#[test]
 fn changed_archives_and_paths_stay_inside_of_their_directory() {
     // One after the other: they share a directory.
     run("path_resolve");

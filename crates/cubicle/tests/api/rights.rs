@@ -108,6 +108,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
         ("{id}", one["exec_id"].as_str().expect("an id")),
         ("{port}", "8000"),
         ("{secret_name}", "private-secret"),
+        ("{tool}", "list_dir"),
     ];
     let eve = server.key_of("others", "eve", &["read", "run", "manage", "act_for_others"]);
     let document = server.get("/api/v1/openapi.json").ok();

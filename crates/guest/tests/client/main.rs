@@ -3,6 +3,7 @@
 
 mod contexts;
 mod forwarding;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;

@@ -139,6 +139,7 @@ fn describe(parameter: &mut Parameter) {
     }
     match (parameter.name.as_str(), &parameter.parameter_in) {
         ("name", ParameterIn::Path) => schema.pattern = Some(NAME.into()),
+        ("tool", ParameterIn::Path) => schema.pattern = Some("^[a-z_]{1,64}$".into()),
         ("secret_name", ParameterIn::Path) => schema.pattern = Some(SECRET_NAME.into()),
         ("port", ParameterIn::Path) => {
             (schema.minimum, schema.maximum) = (Some(1.into()), Some(i32::from(u16::MAX).into()));

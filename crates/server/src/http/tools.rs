@@ -10,7 +10,7 @@ use cubicle_tools::Quiet;
 use serde_json::{Map, Value};
 
 use super::problem::Answer;
-use super::request::{IdAnd, MaybeJson, Query};
+use super::request::{IdAnd, Json, Query};
 use crate::app::tools::CallersBench;
 use crate::app::{App, Caller};
 
@@ -41,13 +41,13 @@ pub(super) async fn list(caller: Caller, Query(Form { format }): Query<Form>) ->
 ///
 /// The arguments and the answer are as `GET /api/v1/tools` says.
 #[utoipa::path(post, operation_id = "call_tool", path = "/sandboxes/{sandbox_id}/tools/{tool}", tag = "tools",
-    params(("sandbox_id" = String, Path), ("tool" = String, Path)), request_body = Option<api::ToolArguments>,
+    params(("sandbox_id" = String, Path), ("tool" = String, Path)), request_body = api::ToolArguments,
     responses((status = 200, body = api::ToolAnswer), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn call(
     State(app): State<Arc<App>>,
     caller: Caller,
     IdAnd(sandbox, tool): IdAnd<SandboxId, String>,
-    MaybeJson(arguments): MaybeJson<Map<String, Value>>,
+    Json(arguments): Json<Map<String, Value>>,
 ) -> Answer<Reply<Value>> {
     // Whose sandbox it is comes before what is wrong with the call.
     app.in_use(&caller, sandbox).await?;

@@ -131,6 +131,17 @@ pub fn resolve_for_fuzzing(root: std::os::fd::OwnedFd, encoded: &str) -> Option<
     root.follow(&path).ok().map(|place| place.dir)
 }
 
+/// What a patch makes of a text, and whether a pattern of names can be read, for tests of hostile ones.
+#[doc(hidden)]
+pub fn patch_for_fuzzing(before: &str, patch: &str) -> Option<String> {
+    tools::patch_text(before, patch)
+}
+
+#[doc(hidden)]
+pub fn glob_for_fuzzing(pattern: &str, path: &str) -> Option<bool> {
+    tools::glob_matches(pattern, path)
+}
+
 fn serve_in(
     root: &Root,
     request: &Request,

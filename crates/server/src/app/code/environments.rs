@@ -139,7 +139,7 @@ impl App {
             Fault::new(Kind::Invalid, format!("'python_index' is not the address of an index: {error}"))
                 .hint("write https://host/path")
         })?;
-        if environments.has_index(&address) {
+        if environments.has_index(&address).await {
             return Ok(None);
         }
         let (Some(egress), Some(policy)) = (&self.egress, policy) else {

@@ -47,6 +47,15 @@ pub(super) fn serve(
     }
 }
 
+/// What the first file of a patch becomes, where this is what it was.
+pub(super) fn patch_text(before: &str, patch: &str) -> Option<String> {
+    patch::of_text(before, patch)
+}
+
+pub(super) fn glob_matches(pattern: &str, path: &str) -> Option<bool> {
+    globs::Pattern::of_path(pattern).ok().map(|pattern| pattern.matches(path))
+}
+
 fn parsed<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(arguments).map_err(|error| Failure::invalid_argument(error.to_string()))
 }

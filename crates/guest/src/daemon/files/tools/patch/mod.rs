@@ -46,6 +46,12 @@ pub(super) fn apply(root: &Root, asked: &ApplyPatch) -> Result<PatchApplied, Fai
     Ok(PatchApplied { files, dry_run: asked.dry_run })
 }
 
+/// What a patch makes of a text that is the first file it is about.
+pub(super) fn of_text(before: &str, patch: &str) -> Option<String> {
+    let diffs = parse::parse(patch).ok()?;
+    fit::fit(before, &diffs.first()?.hunks).ok().map(|fitted| fitted.text)
+}
+
 /// Why a part of a patch cannot be applied.
 enum Refused {
     Hunks(Vec<String>),
