@@ -40,6 +40,7 @@ fn wheel(directory: &Path, name: &str, version: &str, body: &str) {
 
 /// A server whose only packages are those in a directory; `None` where the host lacks something.
 fn server() -> Option<Server> {
+    #[expect(clippy::disallowed_methods, reason = "the set-up names the uv of the tests")]
     let uv = std::env::var("CUBICLE_TEST_UV").ok().filter(|uv| !uv.is_empty());
     let Some(uv) = uv else {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
