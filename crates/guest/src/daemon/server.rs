@@ -45,7 +45,7 @@ const EXIT_ASKED: i32 = 0;
 /// Beside one connection for each exec that may run.
 const SPARE_CONNECTIONS: usize = 64;
 const EVENTS_AT_ONCE: usize = 32;
-const FEATURES: &[&str] = &["exec", "files", "journal", "listen", "ports", "accept", "forward"];
+const FEATURES: &[&str] = &["exec", "files", "journal", "listen", "ports", "accept", "forward", "execute"];
 
 /// Whom an event is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
