@@ -378,6 +378,7 @@ impl Server {
 
     fn end_sandbox(&mut self, code: i32) -> ! {
         self.kill_everything();
+        self.forget_all_code();
         std::process::exit(code)
     }
 
