@@ -46,7 +46,8 @@ const EXIT_ASKED: i32 = 0;
 /// Beside one connection for each exec that may run.
 const SPARE_CONNECTIONS: usize = 64;
 const EVENTS_AT_ONCE: usize = 32;
-const FEATURES: &[&str] = &["exec", "files", "journal", "listen", "ports", "accept", "forward", "contexts"];
+const FEATURES: &[&str] =
+    &["exec", "files", "journal", "listen", "ports", "accept", "forward", "contexts", "execute"];
 
 /// Whom an event is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -388,6 +389,7 @@ impl Server {
 
     fn end_sandbox(&mut self, code: i32) -> ! {
         self.kill_everything();
+        self.forget_all_code();
         std::process::exit(code)
     }
 

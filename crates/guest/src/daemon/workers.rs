@@ -95,7 +95,7 @@ impl Server {
         task: Task,
     ) -> Result<(), Box<(Connection, Refusal)>> {
         // What ran is told whatever else goes on; there are only so many executes.
-        let is_new = matches!(task, Task::Files(_) | Task::Read(_));
+        let is_new = matches!(task, Task::Files(_) | Task::Read(_) | Task::Finish { outcome: None, .. });
         let staging = if let Task::Stage { admitted, .. } = &task { Some(admitted.id) } else { None };
         if is_new && self.workers.active >= MOST_WORKERS {
             let refusal =

@@ -16,6 +16,7 @@ use cubicle_guest::client::{
 };
 use cubicle_guest::hello::Key;
 use cubicle_guest::journal::Kind;
+use cubicle_guest::wire::execute::{CreateEnvironment, Execute, WarmRequest};
 use cubicle_guest::wire::{BindRequest, ExecState, GivenFile, GivenSecrets, SignalName};
 use cubicle_model::{Command, ExecId, ExecSpec, Exit, Listener, SandboxId, SecretFileName, Stdin, TtySize};
 use tempfile::TempDir;
@@ -521,4 +522,35 @@ async fn a_sandbox_is_given_secrets_that_are_in_no_record() {
     let nameless = give(&[], &[("A=B", "hunter4")]).await.unwrap_err();
     assert!(nameless.code() == Some("invalid") && !nameless.to_string().contains("hunter"), "{nameless}");
     assert_eq!(std::fs::read(directory.join("token")).unwrap(), b"rotated", "a refusal changes nothing");
+}
+
+#[tokio::test]
+async fn code_is_executed_followed_and_asked_what_it_made() {
+    let sandbox = Sandbox::start().await;
+    let guest = &sandbox.guest;
+    let place = sandbox.file("");
+    let what = Execute {
+        code: "print(input()); open('made', 'w').write('x')".into(),
+        cwd: Some(place.display().to_string()),
+        env: BTreeMap::from([("OUTPUT_DIR".into(), place.join("output").display().to_string())]),
+        stdin: Some("typed".into()),
+        ..Execute::default()
+    };
+    let stream = guest.execute(&what).await.unwrap();
+    let id = stream.exec_id();
+    let outcome = guest.gather(stream, OutputLimits::default()).await.unwrap();
+    assert_eq!((outcome.exit, &outcome.stdout[..]), (Exit::Code(0), &b"typed\n"[..]));
+    let made = BTreeMap::from([("made".to_owned(), "eA==".to_owned())]);
+    assert_eq!(guest.produced(id).await.unwrap().files_produced, made);
+    let whole = guest.execute_whole(&Execute { exec_id: Some(id), ..what.clone() }).await.unwrap();
+    assert_eq!((whole.stdout.as_str(), whole.exec_id), ("typed\n", id), "a repeated id attaches");
+    let refused =
+        guest.execute(&Execute { language: Some("cobol".into()), ..what.clone() }).await.unwrap_err();
+    assert_eq!(refused.code(), Some("language_unknown"));
+    let unbuilt = CreateEnvironment { name: "e".into(), requirements: vec!["-x".into()], python_index: None };
+    assert_eq!(guest.create_env(&unbuilt).await.unwrap_err().code(), Some("invalid"));
+    for wrong in ["", "a/b", "a b", "é"] {
+        assert!(matches!(guest.detach_env(wrong).await, Err(ClientError::Invalid(_))), "{wrong:?}");
+    }
+    assert!(guest.warm(&WarmRequest { environment: None, wait: true }).await.unwrap().ready);
 }

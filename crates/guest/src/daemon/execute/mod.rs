@@ -301,6 +301,15 @@ impl Server {
         }
     }
 
+    /// A place that outlives its daemon keeps nothing of what ran.
+    pub(super) fn forget_all_code(&self) {
+        for exec in self.execs.iter().filter(|exec| exec.live.is_some()) {
+            if let Some(execution) = &exec.execution {
+                self.take_code_away(execution);
+            }
+        }
+    }
+
     fn take_code_away(&self, execution: &Execution) {
         // What cannot be removed is in the sandbox's own place for such things.
         let _ = self.as_workload(|| stage::unstage(&execution.private, execution.code_name));
