@@ -122,18 +122,22 @@ fn calls_without_a_sandbox_share_one_that_lives_by_being_used() {
 fn first_calls_at_once_get_the_same_sandbox() {
     let Some(server) = Server::start() else { return };
     let key = server.key_of("acme", "ada", &["read", "run"]);
+    let together = std::sync::Barrier::new(8);
     std::thread::scope(|scope| {
-        for number in 0..6 {
-            let (server, key) = (&server, &key);
+        for number in 0..8 {
+            let (server, key, together) = (&server, &key, &together);
             scope.spawn(move || {
                 let mut client = Http::connect(server, Era::Current, key);
+                together.wait();
                 answer(&client.tool("write_file", json!({ "path": format!("f{number}"), "content": "" })));
             });
         }
     });
     let mut client = Http::connect(&server, Era::Current, &key);
-    let found = answer(&client.tool("glob", json!({ "pattern": "f[0-5]" })));
-    assert_eq!(found["paths"].as_array().map(Vec::len), Some(6));
+    let found = answer(&client.tool("glob", json!({ "pattern": "f[0-7]" })));
+    assert_eq!(found["paths"].as_array().map(Vec::len), Some(8));
+    let listed = answer(&client.tool("list_sandboxes", json!({})));
+    assert_eq!(listed["sandboxes"].as_array().map(Vec::len), Some(1));
 }
 
 #[test]
