@@ -8,7 +8,6 @@ use cubicle_model::{ExecId, ExecSpec, Exit, SandboxId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::code;
 use crate::error::ToolError;
 
 /// Has sandboxes, and does in them what tools need.
@@ -27,16 +26,11 @@ pub trait Bench: Send + Sync {
     /// Starts an exec, which goes on whether or not it is followed.
     async fn start(&self, sandbox: SandboxId, spec: ExecSpec) -> Result<(), ToolError>;
 
-    /// Starts code with what it needs, as an exec. Where nobody knows environments it is an ordinary command.
-    async fn start_code(&self, sandbox: SandboxId, code: Execute) -> Result<(), ToolError> {
-        let spec = code::placed(self, sandbox, code).await?;
-        self.start(sandbox, spec).await
-    }
+    /// Starts code with what it needs, as an exec, which goes on whether or not it is followed.
+    async fn start_code(&self, sandbox: SandboxId, code: Execute) -> Result<(), ToolError>;
 
-    /// The files that code has made; none where nobody looked for them.
-    async fn produced(&self, _sandbox: SandboxId, _exec: ExecId) -> Result<Option<Produced>, ToolError> {
-        Ok(None)
-    }
+    /// The files that code has made, once it has ended.
+    async fn produced(&self, sandbox: SandboxId, exec: ExecId) -> Result<Produced, ToolError>;
 
     /// The output of an exec from a seq on, as whoever asked may see it.
     async fn follow(

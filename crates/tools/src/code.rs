@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cubicle_guest::wire::execute::{Execute, Produced};
-use cubicle_model::{Command, ExecSpec, Kind, SandboxId, Stdin};
+use cubicle_model::SandboxId;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use crate::bench::Bench;
 use crate::call::Watch;
@@ -78,65 +77,13 @@ pub(crate) async fn run_code(
     watch.starts(sandbox, exec);
     bench.start_code(sandbox, code).await?;
     let executed = execs::to_its_end(bench, sandbox, exec, most, watch).await?;
-    let produced = bench.produced(sandbox, exec).await?.unwrap_or_default();
+    let produced = bench.produced(sandbox, exec).await?;
     let status = match (executed.timed_out, executed.exit_code) {
         (true, _) => "timeout",
         (false, Some(0)) => "success",
         (false, _) => "error",
     };
     Ok(CodeRun { status, executed, files_produced: made(produced) })
-}
-
-/// Puts code and its files into a sandbox with the tools that there are, and says how it is run.
-pub(crate) async fn placed<B: Bench + ?Sized>(
-    bench: &B,
-    sandbox: SandboxId,
-    code: Execute,
-) -> Result<ExecSpec, ToolError> {
-    let (ending, command) = interpreter(code.language.as_deref())?;
-    if !code.requirements.is_empty() || code.env_name.is_some() {
-        let why = "this sandbox makes no environments for requirements";
-        return Err(ToolError::new(Kind::Invalid, "not_supported", why)
-            .hint("install what is needed with 'pip install' by execute, then run the code"));
-    }
-    let id = code.exec_id.ok_or_else(|| ToolError::invalid("the exec has no id"))?;
-    for name in code.files.keys() {
-        let inside = !name.is_empty() && !name.starts_with('/') && name.split('/').all(|part| part != "..");
-        if !inside {
-            let shown = name.escape_default();
-            return Err(ToolError::invalid(format!("'{shown}' is not a relative path without '..'")));
-        }
-    }
-    for (name, content) in &code.files {
-        let file = json!({ "path": name, "content": content, "encoding": "base64" });
-        bench.near_files(sandbox, "write_file", &file).await?;
-    }
-    let path = format!("/tmp/.cubicle-{id}{ending}");
-    let file = json!({ "path": path, "content": code.code, "mode": "0600" });
-    bench.near_files(sandbox, "write_file", &file).await?;
-    let argv = command.iter().map(|part| (*part).to_owned()).chain([path]).collect();
-    Ok(ExecSpec {
-        cwd: code.cwd,
-        env: code.env,
-        stdin: code.stdin.map_or(Stdin::Closed, Stdin::Text),
-        timeout_seconds: code.timeout_seconds,
-        exec_id: Some(id),
-        ..ExecSpec::new(Command::Argv(argv))
-    })
-}
-
-/// How the file of a language ends, and what runs it.
-fn interpreter(language: Option<&str>) -> Result<(&'static str, &'static [&'static str]), ToolError> {
-    match language.unwrap_or("python") {
-        "python" => Ok((".py", &["python3"])),
-        "bash" => Ok((".sh", &["bash"])),
-        "javascript" => Ok((".js", &["node"])),
-        other => {
-            let why = format!("'{}' is not a language of this sandbox", other.escape_default());
-            Err(ToolError::new(Kind::Invalid, "unknown_language", why)
-                .hint("python, bash and javascript are; execute runs anything that is installed"))
-        }
-    }
 }
 
 /// Names and sizes: contents are read where they are wanted.

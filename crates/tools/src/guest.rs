@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cubicle_guest::client::{ClientError, Event, ExecStream, Guest};
+use cubicle_guest::wire::execute::{Execute, Produced};
 use cubicle_model::{ExecId, ExecSpec};
 use serde_json::Value;
 
@@ -22,6 +23,16 @@ impl OverGuest {
     pub async fn start(&self, spec: &ExecSpec) -> Result<(), ToolError> {
         self.0.exec_in_background(spec).await?;
         Ok(())
+    }
+
+    pub async fn start_code(&self, code: &Execute) -> Result<(), ToolError> {
+        // Whoever follows it attaches to it; it goes on without.
+        self.0.execute(code).await?;
+        Ok(())
+    }
+
+    pub async fn produced(&self, exec: ExecId) -> Result<Produced, ToolError> {
+        Ok(self.0.produced(exec).await?)
     }
 
     pub async fn follow(&self, exec: ExecId, from_seq: u64) -> Result<Box<dyn Follow>, ToolError> {

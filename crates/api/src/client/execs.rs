@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::query::Query;
 use super::{ANSWERING, BYTES, Call, Client, ClientError, body};
-use crate::{CreateExec, CreateOneShot, Exec, Resize};
+use crate::{CreateExec, CreateOneShot, Exec, Execute, Executed, Resize};
 
 /// A signal by its name, with or without `SIG`, or by its number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -32,6 +32,12 @@ impl Client {
     pub async fn create_one_shot(&self, asked: &CreateOneShot) -> Result<Exec, ClientError> {
         let deadline = asked.background.then_some(ANSWERING);
         self.answer(Call { deadline, ..Call::json(Method::POST, "/api/v1/execs", asked) }).await
+    }
+
+    /// Runs code in a sandbox, to its end.
+    pub async fn execute_in(&self, sandbox: SandboxId, asked: &Execute) -> Result<Executed, ClientError> {
+        let path = format!("/api/v1/sandboxes/{sandbox}/execute");
+        self.answer(Call { deadline: None, ..Call::json(Method::POST, path, asked) }).await
     }
 
     pub async fn exec(&self, id: ExecId) -> Result<Exec, ClientError> {

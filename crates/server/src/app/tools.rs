@@ -181,10 +181,10 @@ impl Bench for CallersBench {
         Ok(())
     }
 
-    async fn produced(&self, sandbox: SandboxId, exec: ExecId) -> Result<Option<Produced>, ToolError> {
+    async fn produced(&self, sandbox: SandboxId, exec: ExecId) -> Result<Produced, ToolError> {
         self.exec_in(sandbox, exec).await?;
         let guest = self.app.files_to_read(&self.caller, sandbox).await?;
-        Ok(guest.produced(exec).await.map(Some).map_err(cubicle_model::Fault::from)?)
+        OverGuest(guest).produced(exec).await
     }
 
     async fn follow(

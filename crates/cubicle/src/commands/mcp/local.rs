@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cubicle_backend::{Backend, Seen, State};
 use cubicle_guest::client::Guest;
+use cubicle_guest::wire::execute::{Execute, Produced};
 use cubicle_model::{ExecId, ExecSpec, Fault, Kind, Lifetime, Medium, Placement, SandboxId};
 use cubicle_tools::{Bench, CreateSandbox, Follow, Lifecycle, OverGuest, SandboxShown, ToolError};
 use serde_json::Value;
@@ -136,6 +137,14 @@ impl Bench for LocalBench {
 
     async fn start(&self, sandbox: SandboxId, spec: ExecSpec) -> Result<(), ToolError> {
         self.over(sandbox)?.start(&spec).await
+    }
+
+    async fn start_code(&self, sandbox: SandboxId, code: Execute) -> Result<(), ToolError> {
+        self.over(sandbox)?.start_code(&code).await
+    }
+
+    async fn produced(&self, sandbox: SandboxId, exec: ExecId) -> Result<Produced, ToolError> {
+        self.over(sandbox)?.produced(exec).await
     }
 
     async fn follow(

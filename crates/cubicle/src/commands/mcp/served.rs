@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cubicle_api as api;
 use cubicle_api::client::{Client, ClientError, OutputStream, exit_of};
+use cubicle_guest::wire::execute::{Execute, FileReference, Produced};
 use cubicle_model::{ExecId, ExecSpec, Exit, Fault, Kind, SandboxId};
 use cubicle_tools::{Bench, CreateSandbox, Follow, Lifecycle, Output, SandboxShown, ToolError, What};
 use serde_json::Value;
@@ -20,7 +21,17 @@ pub(super) struct ServerBench {
     client: Client,
     template: Option<String>,
     state: Mutex<Leases>,
+    /// Code whose files nobody has asked for yet.
+    codes: Mutex<BTreeMap<ExecId, Running>>,
 }
+
+enum Running {
+    Still(tokio::task::JoinHandle<Result<api::Executed, ClientError>>),
+    Ended(Box<api::Executed>),
+}
+
+/// How often it is looked whether code has begun.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Leases that end with this program.
 #[derive(Default)]
@@ -36,7 +47,7 @@ struct Held {
 
 impl ServerBench {
     pub(super) fn new(client: Client, template: Option<String>) -> Self {
-        Self { client, template, state: Mutex::default() }
+        Self { client, template, state: Mutex::default(), codes: Mutex::default() }
     }
 
     pub(super) async fn release(&self) {
@@ -55,6 +66,10 @@ impl ServerBench {
         leases.held.insert(sandbox, Held { lease, heartbeats });
         Ok(sandbox)
     }
+}
+
+fn internal(error: tokio::task::JoinError) -> Fault {
+    Fault::new(Kind::Internal, "running code broke off").because(error)
 }
 
 /// A refusal with the server's own code.
@@ -117,6 +132,61 @@ impl Bench for ServerBench {
         };
         self.client.create_exec(sandbox, &asked).await.map_err(refused)?;
         Ok(())
+    }
+
+    async fn start_code(&self, sandbox: SandboxId, code: Execute) -> Result<(), ToolError> {
+        let id = code.exec_id.ok_or_else(|| ToolError::invalid("code has no id"))?;
+        let asked = api::Execute {
+            tool_name: code.tool_name,
+            code: code.code,
+            language: code.language,
+            requirements: code.requirements,
+            env_name: code.env_name,
+            timeout_seconds: code.timeout_seconds,
+            files: code.files,
+            stdin: code.stdin,
+            exec_id: Some(id.to_string()),
+            ..api::Execute::default()
+        };
+        let client = self.client.clone();
+        let mut running = tokio::spawn(async move { client.execute_in(sandbox, &asked).await });
+        // It is followed like any exec as soon as the server knows it: its environment may have to be made first.
+        loop {
+            tokio::select! {
+                // Refused, or ended already.
+                ended = &mut running => {
+                    let done = ended.map_err(|error| ToolError::from(internal(error)))?.map_err(refused)?;
+                    self.codes.lock().await.insert(id, Running::Ended(Box::new(done)));
+                    return Ok(());
+                }
+                () = tokio::time::sleep(LOOK) => {
+                    if self.client.exec(id).await.is_ok() {
+                        self.codes.lock().await.insert(id, Running::Still(running));
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn produced(&self, _: SandboxId, exec: ExecId) -> Result<Produced, ToolError> {
+        let done = match self.codes.lock().await.remove(&exec) {
+            None => return Ok(Produced::default()),
+            Some(Running::Ended(done)) => done,
+            Some(Running::Still(running)) => {
+                Box::new(running.await.map_err(|error| ToolError::from(internal(error)))?.map_err(refused)?)
+            }
+        };
+        let reference = |file: api::FileReference| FileReference {
+            path: file.name.clone(),
+            name: file.name,
+            bytes: file.bytes,
+        };
+        Ok(Produced {
+            files_produced: done.files_produced,
+            files_referenced: done.files_referenced.into_iter().map(reference).collect(),
+            files_incomplete: done.files_incomplete,
+        })
     }
 
     async fn follow(
