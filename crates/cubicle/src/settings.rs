@@ -344,6 +344,7 @@ mod tests {
             "server.url" | "server.otlp_endpoint" => "http://127.0.0.1:7000",
             "egress.access_log" | "egress.extra_roots" => "/srv/file",
             "egress.enabled" | "sandbox.warm_interpreters" => "false",
+            "sandbox.python_index.no_index" => "true",
             "sandbox.python_index.default_index" | "sandbox.python_index.extra_indices" => {
                 "https://ada:hunter2@index.example/simple"
             }

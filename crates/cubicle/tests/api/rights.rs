@@ -102,6 +102,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
         ("{lease_id}", lease.as_str()),
         ("{sandbox_id}", &sandbox),
         ("{exec_id}", &exec),
+        ("{context_id}", &exec),
         ("{key_id}", key["key_id"].as_str().expect("an id")),
         ("{artifact_id}", &artifact),
         ("{name}", "private-template"),
