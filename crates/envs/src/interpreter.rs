@@ -110,7 +110,7 @@ pub(crate) async fn find(settings: &EnvSettings, user: Option<ServiceUser>) -> R
         }
     }
     best(&found).map(|(_, interpreter)| interpreter.clone()).ok_or_else(|| {
-        Fault::new(Kind::Unavailable, "there is no Python on this host that environments can be made with").hint(
+        Fault::new(Kind::Denied, "there is no Python on this host that environments can be made with").hint(
             "install one, as in 'apt-get install python3', or name one that everybody can run in sandbox.python",
         )
     })

@@ -36,7 +36,7 @@ impl Uv {
         let found =
             settings.uv.clone().or_else(|| installed(&settings.path, "uv")).filter(|path| is_program(path));
         let missing = || {
-            Fault::new(Kind::Unavailable, "uv, which makes environments, is not on this host").hint(
+            Fault::new(Kind::Denied, "uv, which makes environments, is not on this host").hint(
                 "install it where everybody can run it, as in 'pip install uv', or name it in sandbox.uv",
             )
         };
@@ -169,7 +169,7 @@ pub(crate) fn located(settings: &EnvSettings) -> Result<PathBuf, Fault> {
 }
 
 fn missing() -> Fault {
-    Fault::new(Kind::Unavailable, "uv, which makes environments, is not on this host")
+    Fault::new(Kind::Denied, "uv, which makes environments, is not on this host")
         .hint("install it where everybody can run it, as in 'pip install uv', or name it in sandbox.uv")
 }
 

@@ -57,7 +57,14 @@ fn value(text: &str, sample: &str) -> Option<f64> {
 fn metrics_of_a_server_that_has_worked_pass_promtool() {
     let Some(server) = Server::start_with(&["--pool-size", "1", "--capacity", "3"]) else { return };
     // Success, failure, time-out, a refusal, a private template, files, a queue.
-    let exec = |asked: &serde_json::Value| server.post("/api/v1/execs", asked).ok();
+    // Sandboxes of what ended just now may still be on their way out.
+    let once_there_is_room = |path: &str, asked: &serde_json::Value| {
+        eventually("room", || {
+            let answer = server.post(path, asked);
+            (answer.status != 429).then(|| answer.ok())
+        })
+    };
+    let exec = |asked: &serde_json::Value| once_there_is_room("/api/v1/execs", asked);
     exec(
         &json!({ "command": "python3 -c 'sum(range(3000000))' || true", "files": [{ "path": "a", "content": "x" }] }),
     );
@@ -65,12 +72,8 @@ fn metrics_of_a_server_that_has_worked_pass_promtool() {
     exec(&json!({ "command": "sleep 60", "timeout_seconds": 0.2 }));
     server.post("/api/v1/execs", &json!({ "command": [] })).refused(400);
     server.put("/api/v1/templates/quiet-plan", &json!({ "pool": { "size": 0, "ceiling": 0 } })).ok();
-    // Sandboxes of what ended just now may still be on their way out.
     let lease = |asked: &serde_json::Value| {
-        let lease = eventually("room for a lease", || {
-            let answer = server.post("/api/v1/leases", asked);
-            (answer.status != 429).then(|| answer.ok())
-        });
+        let lease = once_there_is_room("/api/v1/leases", asked);
         lease["sandbox_id"].as_str().expect("a lease has a sandbox").to_owned()
     };
     let private = lease(&json!({ "template": "quiet-plan" }));

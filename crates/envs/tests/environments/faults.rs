@@ -105,7 +105,7 @@ async fn a_host_without_uv_is_told_what_to_install_and_needs_no_restart_then() {
     std::fs::rename(site.uv(), &away).unwrap();
     let environments = site.open().await;
     let fault = environments.ensure(&tenant(), &want(&["alpha"])).await.unwrap_err();
-    assert_eq!(fault.kind(), Kind::Unavailable);
+    assert_eq!(fault.kind(), Kind::Denied);
     assert!(fault.way_out().unwrap().contains("pip install uv"), "{fault:?}");
     std::fs::rename(&away, site.uv()).unwrap();
     environments.ensure(&tenant(), &want(&["alpha"])).await.unwrap();

@@ -52,7 +52,7 @@ impl App {
     pub(super) fn environments(&self) -> Result<&Arc<Environments>, Fault> {
         self.environments.as_ref().ok_or_else(|| {
             let why = self.settings.code.no_environments.clone();
-            let fault = Fault::new(Kind::Unavailable, "this server cannot make Python environments");
+            let fault = Fault::new(Kind::Denied, "this server cannot make Python environments");
             match why {
                 Some(why) => fault.hint(why),
                 None => fault,
