@@ -110,7 +110,8 @@ async fn asked(wire: &mut Wire, request: &Request) -> Result<Duration, Fault> {
 
 fn python(interpreter: &Path, code: &str) -> Command {
     let mut command = program(interpreter);
-    command.args(["-c", code]);
+    // Byte code is kept, as it is on most hosts.
+    command.args(["-c", code]).env_remove("PYTHONDONTWRITEBYTECODE");
     command
 }
 

@@ -6,6 +6,8 @@ use cubicle_guest::client::{CellStream, Guest};
 use cubicle_guest::wire::context::{Cell, Context, CreateContext};
 use cubicle_model::{Command, ExecId, ExecSpec, Fault, SandboxId, Scope};
 
+use tracing::warn;
+
 use super::{AskedEnvironment, ContextStart};
 use crate::app::execs::{ExecRequest, Program};
 use crate::app::{App, Caller};
@@ -119,7 +121,7 @@ impl App {
 
     /// Runs a cell. Its frames come as they are written; a reader that leaves does not end it.
     pub(crate) async fn execute_cell(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         sandbox: SandboxId,
         id: ExecId,
@@ -128,9 +130,15 @@ impl App {
         let guest = self.guest_to_run_in(caller, sandbox).await?;
         let masks = self.masks(caller.tenant()).await?;
         let stream = guest.execute_cell(id, &cell).await?;
-        // What a cell does is done in the sandbox of its caller, and noted as every exec is.
-        let action = "context.execute".into();
-        self.store.record(caller.context(self), action, id.to_string(), "ok".into(), None).await?;
+        // The context was noted before it began. That a cell was run is noted while it runs.
+        let (app, context) = (Arc::clone(self), caller.context(self));
+        self.tasks.spawn(async move {
+            let (action, what) = ("context.execute", id.to_string());
+            let note = || app.store.record(context.clone(), action.into(), what.clone(), "ok".into(), None);
+            if let Err(fault) = app.insist(note).await {
+                warn!(context = %id, error = %fault, "a cell is not in the audit log");
+            }
+        });
         Ok(CellOutputs { stream, mask: FrameMask::new(masks), ended: false })
     }
 
