@@ -1,10 +1,9 @@
 //! A hundred clients at once.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use cubicle_model::{Fault, Kind};
+use cubicle_model::Fault;
 use serde_json::json;
 
 use super::{EXECUTE_100, Effort, PYTHON, python, succeed};
@@ -13,12 +12,10 @@ use crate::bench::machine::cores;
 use crate::bench::progress::Progress;
 use crate::bench::row::{Goal, Row};
 use crate::bench::samples::Samples;
-use crate::bench::served::{Served, rate};
+use crate::bench::served::{Served, rate, start_rate};
 
 const CLIENTS: usize = 100;
 const CODE: &str = "print(sum(range(1000)))";
-/// Enough to keep two cores busy.
-const SPAWNERS: usize = 4;
 
 pub(super) async fn measure(server: &Served, effort: &Effort, progress: &Progress) -> Result<Row, Fault> {
     let mut clients = Vec::new();
@@ -36,7 +33,7 @@ pub(super) async fn measure(server: &Served, effort: &Effort, progress: &Progres
     let (mut ours, mut theirs) = (Samples::default(), Samples::default());
     for slice in 1..=effort.slices {
         progress.say(&format!("code of {CLIENTS} clients, slice {slice} of {}", effort.slices));
-        theirs.push(python_rate(effort.slice)?);
+        theirs.push(start_rate(effort.slice, || timed(&mut python(Path::new(PYTHON), CODE)))?);
         // An error of any client ends the measurement.
         ours.push(rate(&mut clients, effort.slice).await?);
     }
@@ -45,25 +42,4 @@ pub(super) async fn measure(server: &Served, effort: &Effort, progress: &Progres
     let row = Row { p99: ours.percentile(1.0), ..Row::measured(EXECUTE_100, what, &ours, "/s") };
     let versus = format!("python3 -c on {} cores", cores());
     Ok(row.over(&versus, &theirs).judged(Goal::AtLeast(0.6)))
-}
-
-fn python_rate(slice: Duration) -> Result<f64, Fault> {
-    let from = Instant::now();
-    let started = AtomicU32::new(0);
-    let spawn = || -> Result<(), Fault> {
-        while from.elapsed() < slice {
-            timed(&mut python(Path::new(PYTHON), CODE))?;
-            started.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..SPAWNERS).map(|_| scope.spawn(spawn)).collect();
-        threads.into_iter().try_for_each(|thread| {
-            thread
-                .join()
-                .map_err(|_| Fault::new(Kind::Internal, "a thread that starts programs broke off"))?
-        })
-    })?;
-    Ok(f64::from(started.into_inner()) / from.elapsed().as_secs_f64())
 }

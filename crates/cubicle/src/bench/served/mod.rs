@@ -26,7 +26,7 @@ pub(crate) use child::{Served, Size};
 
 pub(crate) use child::remove_all;
 pub(crate) use latency::Call;
-pub(crate) use throughput::rate;
+pub(crate) use throughput::{rate, start_rate};
 pub(crate) use wire::{Request, Wire, broken};
 
 const EXEC_WARM: &str = "http.exec.warm";

@@ -61,7 +61,7 @@ async fn gather(server: &Served, effort: &Effort, progress: &Progress) -> Result
     rate(&mut clients, Duration::from_millis(500)).await?;
     for slice in 1..=effort.slices {
         progress.say(&format!("execs of {CLIENTS} clients, slice {slice} of {}", effort.slices));
-        spawns.push(spawn_rate(effort.slice)?);
+        spawns.push(start_rate(effort.slice, || start_true(Start::PosixSpawn))?);
         execs.push(rate(&mut clients, effort.slice).await?);
     }
     Ok((execs, spawns))
@@ -91,12 +91,16 @@ pub(crate) async fn rate(clients: &mut Vec<(Wire, Request)>, slice: Duration) ->
     Ok(f64::from(answers) / from.elapsed().as_secs_f64())
 }
 
-fn spawn_rate(slice: Duration) -> Result<f64, Fault> {
+/// How many programs a second all cores start and wait for.
+pub(crate) fn start_rate(
+    slice: Duration,
+    start: impl Fn() -> Result<Duration, Fault> + Sync,
+) -> Result<f64, Fault> {
     let from = Instant::now();
     let started = AtomicU32::new(0);
     let spawn = || -> Result<(), Fault> {
         while from.elapsed() < slice {
-            start_true(Start::PosixSpawn)?;
+            start()?;
             started.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
