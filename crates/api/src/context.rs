@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::OutputFrame;
-
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateContext {
@@ -98,6 +96,3 @@ pub struct CellError {
     pub value: String,
     pub traceback: Vec<String>,
 }
-
-/// One frame of a cell's stream: `stdout`, `stderr`, or `cell` with an event in `data`.
-pub type CellFrame = OutputFrame;

@@ -25,9 +25,7 @@ pub use admin::{
     ReplaceTenant, ShownToken, Tenant, WhoAmI,
 };
 pub use artifact::{Artifact, SignedUrl};
-pub use context::{
-    CellError, CellFrame, CellOutput, CellResult, Context, Contexts, CreateContext, ExecuteCell,
-};
+pub use context::{CellError, CellOutput, CellResult, Context, Contexts, CreateContext, ExecuteCell};
 pub use egress::{Bill, BillLine, Bundle, Denial, Egress, Explain, Explanation, GivenSecrets, LeaseEgress};
 pub use error::{Error, ErrorBody};
 pub use event::Event;

@@ -62,6 +62,4 @@ pub struct CodeSettings {
     pub warm_interpreters: bool,
     /// Python environments, where they can be made.
     pub environments: Option<Arc<Environments>>,
-    /// Otherwise what helps.
-    pub no_environments: Option<String>,
 }

@@ -139,7 +139,9 @@ fn an_environment_is_attached_to_a_running_sandbox_and_nobody_inside_can_change_
     );
     assert_eq!((&next["output"], &next["env"]["cache"]), (&json!("good day\n"), &json!("hit")), "{next}");
     assert_eq!(server.delete(&format!("{envs}/polite")).status, 204);
-    assert_eq!(server.get(&envs).ok()["environments"], json!([]));
+    let left = server.get(&envs).ok();
+    // Others may be there before they are asked for; this one is not any more.
+    assert!(!left.to_string().contains("polite"), "{left}");
 }
 
 #[test]

@@ -185,8 +185,10 @@ impl Live {
 
     /// Those of the pool, with what they have attached.
     pub(crate) fn pooled(&self) -> Vec<(SandboxId, TemplateRef, Guest, Arc<Attached>)> {
+        let leased: BTreeSet<SandboxId> = self.leased().keys().copied().collect();
         let fresh = |(id, warm): (&SandboxId, &Warm)| {
-            let pooled = warm.kept_for.is_none();
+            // Somebody may have taken it while it was being noted.
+            let pooled = warm.kept_for.is_none() && !leased.contains(id);
             pooled.then(|| (*id, warm.template.clone(), warm.guest.clone(), self.attached(*id)))
         };
         self.warm().iter().filter_map(fresh).collect()

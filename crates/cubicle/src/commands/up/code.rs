@@ -49,6 +49,5 @@ pub(super) async fn settings(
         tool_templates: templates.collect(),
         warm_interpreters: said.warm_interpreters.unwrap_or(true),
         environments: Some(Environments::open(prepared.environments).await?),
-        no_environments: None,
     })
 }

@@ -73,7 +73,7 @@ impl App {
     ) -> Result<Context, Fault> {
         caller.must(Scope::Run)?;
         let leased = self.in_use(caller, sandbox).await?;
-        let policy = self.lease_policy(leased.lease).await?;
+        let policy = self.index_policy(leased.lease, environment.index).await?;
         let environment =
             self.environment_for(caller, Some((sandbox, &leased)), policy.as_ref(), environment).await?;
         let name = environment.as_ref().map(|chosen| chosen.name.clone());

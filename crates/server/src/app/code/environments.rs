@@ -51,12 +51,8 @@ impl Chosen {
 impl App {
     pub(super) fn environments(&self) -> Result<&Arc<Environments>, Fault> {
         self.environments.as_ref().ok_or_else(|| {
-            let why = self.settings.code.no_environments.clone();
-            let fault = Fault::new(Kind::Denied, "this server cannot make Python environments");
-            match why {
-                Some(why) => fault.hint(why),
-                None => fault,
-            }
+            Fault::new(Kind::Denied, "this server makes no Python environments")
+                .hint("leave the requirements out")
         })
     }
 
@@ -219,7 +215,7 @@ impl App {
         caller.must(Scope::Run)?;
         let leased = self.in_use(caller, sandbox).await?;
         let guest = leased.guest().await?;
-        let policy = self.lease_policy(leased.lease).await?;
+        let policy = self.index_policy(leased.lease, index.as_deref()).await?;
         let (app, caller) = (Arc::clone(self), caller.clone());
         self.to_its_end(async move {
             let index = index.as_deref();

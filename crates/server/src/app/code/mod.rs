@@ -95,7 +95,7 @@ impl App {
     ) -> Result<CodeTold, Fault> {
         caller.must(Scope::Run)?;
         let leased = self.in_use(caller, sandbox).await?;
-        let policy = self.lease_policy(leased.lease).await?;
+        let policy = self.index_policy(leased.lease, asked.execute.python_index.as_deref()).await?;
         let environment = self
             .environment_for(
                 caller,
@@ -196,9 +196,13 @@ impl App {
         }
     }
 
-    /// What holds for a lease, where there is a gateway at all.
-    async fn lease_policy(&self, lease: cubicle_model::LeaseId) -> Result<Option<Policy>, Fault> {
-        if self.egress.is_none() {
+    /// What decides on an index that a request names; nobody asks the store where it names none.
+    async fn index_policy(
+        &self,
+        lease: cubicle_model::LeaseId,
+        index: Option<&str>,
+    ) -> Result<Option<Policy>, Fault> {
+        if self.egress.is_none() || index.is_none() {
             return Ok(None);
         }
         let lease = self.store.lease(lease).await?;

@@ -70,8 +70,8 @@ impl Warming {
     }
 }
 
-/// What waits where: a sandbox of the pool by its number, and the keys of the environments that it is to have. The first of
-/// the pool get the environments, a quarter each; all of them the template's own interpreter.
+/// What waits where, by the place in the pool: the number of an environment, a quarter of the pool for each, or nothing but the
+/// template's own interpreter.
 fn share(pool: usize, environments: usize) -> Vec<Option<usize>> {
     let each = (pool / 4).max(1);
     (0..pool)
