@@ -22,8 +22,9 @@ COMMANDS = ["true", "exit 3", "cat", "echo out; echo err >&2", "printf '\\377'",
 CHANGES = {"put_template", "delete_template", "replace_tenant"}
 
 
-# Whoever reads its output, or asks for it once more, waits until it has ended.
-RUNNING = PREPARED["running"]
+# Whoever reads the output of one of these, or asks for it once more, waits until it has ended. A context is an exec as well and
+# runs until it is deleted; schemathesis remembers the ids that it was answered with.
+RUNNING = [PREPARED["running"]]
 WAIT = {"read_output", "create_exec", "run_once"}
 
 
@@ -37,11 +38,13 @@ def chosen(operation, name, given):
     prefix, body = candidates[0].split("-")
     if operation in ENDS:
         return prefix + "-" + "a" * len(body) if given in candidates else given
+    if given in RUNNING and operation in WAIT:
+        return candidates[0]
     if not given.startswith(prefix + "-") or len(given) != len(candidates[0]):
         return given
     number = sum(given.encode())
     choice = given if number % 2 else candidates[number // 2 % len(candidates)]
-    return candidates[0] if choice == RUNNING and operation in WAIT else choice
+    return candidates[0] if choice in RUNNING and operation in WAIT else choice
 
 
 def at_most(values, name, most):
@@ -61,11 +64,17 @@ def before_call(ctx, case, kwargs):
         for name in ("ttl_seconds", "ttlSeconds"):
             at_most(case.body, name, LONGEST_LEASE)
         at_most(case.body, "timeout_seconds", LONGEST_EXEC)
-        if case.body.get("exec_id") == RUNNING:
+        if case.body.get("exec_id") in RUNNING:
             del case.body["exec_id"]
         command = case.body.get("command")
         if operation in RUNS and isinstance(command, str) and command.strip() and len(command) % 2:
             case.body["command"] = COMMANDS[sum(command.encode(errors="replace")) % len(COMMANDS)]
+
+
+@schemathesis.hook
+def after_call(ctx, case, response):
+    if case.operation.definition.raw.get("operationId") == "create_context" and response.status_code < 300:
+        RUNNING.append(response.json()["context_id"])
 
 
 @schemathesis.serializer("application/x-tar")
