@@ -109,6 +109,10 @@ id!(
     ArtifactId, "art", "an artifact"
 );
 id!(
+    /// One AI coding worker that was given a prompt.
+    TaskId, "task", "a task"
+);
+id!(
     /// One server with its own sandboxes. Several may share a database.
     NodeId, "node", "a node"
 );

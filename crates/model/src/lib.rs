@@ -24,6 +24,7 @@ pub mod receipt;
 pub mod route;
 pub mod sandbox;
 pub mod secret;
+pub mod task;
 pub mod template;
 pub mod tenant;
 
@@ -34,6 +35,7 @@ pub use exec::{Command, ExecSpec, Exit, Stdin, TtySize};
 pub use hexadecimal::hexadecimal;
 pub use id::{
     ArtifactId, EventId, ExecId, InstanceId, KeyId, LeaseId, NodeId, ParseIdError, RequestId, SandboxId,
+    TaskId,
 };
 pub use isolation::{Isolation, Trust};
 pub use lease::{Lease, LeaseStatus};
@@ -47,6 +49,7 @@ pub use principal::{Principal, Proof, Scope};
 pub use receipt::Receipt;
 pub use sandbox::{Sandbox, SandboxState};
 pub use secret::{SecretName, SecretSource};
+pub use task::TaskStatus;
 pub use template::{Reuse, Template, TemplateRef};
 pub use tenant::{Quota, Tenant, Usage};
 
