@@ -118,6 +118,9 @@ pub(crate) struct Recipe {
     /// The commands of further languages, with `{file}` where the code's file goes.
     #[schema(example = json!({"ruby": ["ruby", "{file}"]}))]
     languages: BTreeMap<String, Vec<String>>,
+    /// Python packages that code finds which names none of its own.
+    #[schema(example = json!(["numpy", "pandas>=2"]))]
+    requirements: Vec<String>,
     /// A policy, see the guide on egress; absent takes what the operator says for a template of this name.
     #[schema(example = "allow @python\nallow https://api.example.org")]
     egress: Option<String>,

@@ -64,6 +64,8 @@ pub struct Recipe {
     pub pool: PoolSpec,
     /// Languages beside those that every sandbox knows: the command of each, with `{file}` where the code's file goes.
     pub languages: BTreeMap<String, Vec<String>>,
+    /// Python packages that code finds which names none of its own.
+    pub requirements: Vec<String>,
     /// What its sandboxes may reach. Absent takes what the operator says for a template of this name.
     pub egress: Option<Policy>,
 }
@@ -79,6 +81,7 @@ impl Default for Recipe {
             reuse: Reuse::Never,
             pool: PoolSpec::default(),
             languages: BTreeMap::new(),
+            requirements: Vec::new(),
             egress: None,
         }
     }

@@ -38,18 +38,29 @@ fn wheel(directory: &Path, name: &str, version: &str, body: &str) {
     assert!(status.success());
 }
 
-/// A server whose only packages are those in a directory; `None` where the host lacks something.
-fn server() -> Option<Server> {
+fn skipped(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("skipped: {test}: {why}\n"));
+}
+
+/// The uv of the tests.
+fn uv() -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "the set-up names the uv of the tests")]
     let uv = std::env::var("CUBICLE_TEST_UV").ok().filter(|uv| !uv.is_empty());
-    let Some(uv) = uv else {
-        let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        let _ = std::io::Write::write_fmt(
-            &mut std::io::stderr(),
-            format_args!("skipped: {test}: no uv: run scripts/setup-ci\n"),
-        );
-        return None;
-    };
+    if uv.is_none() {
+        skipped("no uv: run scripts/setup-ci");
+    }
+    uv
+}
+
+/// A server whose only packages are those in a directory; `None` where the host lacks something.
+fn server() -> Option<Server> {
+    server_that_says("")
+}
+
+/// The same with more in its settings.
+fn server_that_says(more: &str) -> Option<Server> {
+    let uv = uv()?;
     let host = Host::new()?;
     let wheels = host.scratch().join("wheels");
     std::fs::create_dir(&wheels).expect("a directory can be made");
@@ -58,7 +69,7 @@ fn server() -> Option<Server> {
     wheel(&wheels, "farewell", "1.0", "WORD = 'bye'\n");
     let settings = host.scratch().join("cubicle.toml");
     let text = format!(
-        "[sandbox.python_index]\nno_index = true\nfind_links = [{wheels:?}]\n",
+        "{more}\n[sandbox.python_index]\nno_index = true\nfind_links = [{wheels:?}]\n",
         wheels = wheels.display().to_string()
     );
     std::fs::write(&settings, text).expect("a file can be written");
@@ -221,4 +232,89 @@ fn pip_still_installs_into_the_private_layer_of_a_sandbox() {
             || said.contains("/home/agent/.local/"),
         "{said}"
     );
+}
+
+#[test]
+fn a_template_brings_packages_that_code_finds_without_asking() {
+    let Some(server) = server() else { return };
+    let put = |recipe: &Value| server.put("/api/v1/templates/polite", recipe);
+    assert_eq!(put(&json!({ "requirements": ["--index-url=http://elsewhere"] })).refused(400), "invalid");
+    put(&json!({ "requirements": ["greeting", "farewell"] })).ok();
+    let place = json!({ "template": "polite" });
+    let code = "import greeting, farewell; print(greeting.WORD, farewell.WORD)";
+    let done = greet(&server, &json!({ "code": code, "place": place }));
+    assert_eq!(done["output"], "good day bye\n", "{done}");
+    // Whoever names packages gets these and no others.
+    let own = json!({ "code": "import farewell", "requirements": ["greeting<2"], "place": place });
+    assert_eq!(greet(&server, &own)["status"], "error");
+    let shell = json!({ "code": "echo $0", "language": "bash", "place": place });
+    assert_eq!(greet(&server, &shell)["status"], "success");
+
+    let (_, sandbox) = server.lease(&json!({ "template": "polite" }));
+    let done = server.post(&format!("/api/v1/sandboxes/{sandbox}/execute"), &json!({ "code": code })).ok();
+    assert_eq!(done["output"], "good day bye\n", "{done}");
+    let contexts = format!("/api/v1/sandboxes/{sandbox}/contexts");
+    let context = server.post(&contexts, &json!({})).ok()["context_id"].as_str().expect("an id").to_owned();
+    let cell = server.post(&format!("{contexts}/{context}/execute"), &json!({ "code": code })).ok();
+    assert!(cell.to_string().contains("good day bye"), "{cell}");
+}
+
+#[test]
+fn a_tool_runs_in_the_template_that_is_named_for_it() {
+    let templates = "[sandbox.templates]\ndata_analysis = \"polite\"\ndefault = \"plain\"\n";
+    let Some(server) = server_that_says(templates) else { return };
+    server.put("/api/v1/templates/polite", &json!({ "requirements": ["greeting"] })).ok();
+    server.put("/api/v1/templates/plain", &json!({ "env": { "PLAIN": "yes" } })).ok();
+    let code =
+        "import os, importlib.util as u; print(os.environ.get('PLAIN'), u.find_spec('greeting') is not None)";
+    let ran = |asked: &Value| greet(&server, asked)["output"].as_str().expect("text").to_owned();
+    assert_eq!(ran(&json!({ "code": code, "tool_name": "data_analysis" })), "None True\n");
+    assert_eq!(ran(&json!({ "code": code, "tool_name": "another" })), "yes False\n");
+    assert_eq!(ran(&json!({ "code": code })), "yes False\n");
+    let named = json!({ "code": code, "tool_name": "data_analysis", "place": { "template": "plain" } });
+    assert_eq!(ran(&named), "yes False\n");
+}
+
+/// A server of MCP in a few lines, and a client of the SDK that calls its tool.
+const MCP: &str = r#"
+import asyncio, sys
+from mcp import Client, StdioServerParameters
+
+SERVER = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("id") is None:
+        continue
+    if asked["method"] == "initialize":
+        answer = {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "adder", "version": "1"}}
+    elif asked["method"] == "tools/list":
+        answer = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]}
+    else:
+        given = asked["params"]["arguments"]
+        answer = {"content": [{"type": "text", "text": str(given["a"] + given["b"])}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
+"""
+
+async def main():
+    server = StdioServerParameters(command=sys.executable, args=["-c", SERVER])
+    async with Client(server, mode="legacy") as client:
+        print((await client.call_tool("add", {"a": 19, "b": 23})).content[0].text)
+
+asyncio.run(main())
+"#;
+
+#[test]
+fn code_in_a_sandbox_is_a_client_of_mcp() {
+    let Some(uv) = uv() else { return };
+    let Some(host) = Host::new() else { return };
+    let server = Server::start_on(host, &[], &[("CUBICLE_SANDBOX_UV", &uv)]);
+    server.put("/api/v1/templates/workflow", &json!({ "requirements": ["mcp==2.3.0", "requests"] })).ok();
+    let answer = server.post("/api/v1/execute", &json!({ "code": MCP, "place": { "template": "workflow" } }));
+    if answer.status == 503 {
+        return skipped("the package index of this host cannot be reached");
+    }
+    let done = answer.ok();
+    assert_eq!((&done["status"], &done["output"]), (&json!("success"), &json!("42\n")), "{done}");
 }

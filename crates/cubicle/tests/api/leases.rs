@@ -336,3 +336,37 @@ fn a_run_that_succeeds_crashes_or_takes_too_long_gives_its_lease_back_and_is_tor
         });
     }
 }
+
+#[test]
+fn a_workflow_runs_in_a_sandbox_of_its_own_and_leaves_a_record_with_its_logs() {
+    let Some(server) = Server::start() else { return };
+    let asked =
+        |request: &str| json!({ "userId": "root", "workflowId": "monthly-report", "requestId": request });
+    let first = server.post("/sandboxes/leases", &asked("run-1")).ok();
+    let second = server.post("/sandboxes/leases", &asked("run-2")).ok();
+    assert_ne!(first["sandboxId"], second["sandboxId"], "a sandbox is for one run at a time");
+    let sandbox = first["sandboxId"].as_str().expect("an id");
+    let run = json!({ "command": "echo counted; echo warned >&2; exit 3" });
+    let run = server.post(&format!("/api/v1/sandboxes/{sandbox}/execs"), &run).ok();
+    let lease = first["leaseId"].as_str().expect("an id");
+    assert_eq!(server.delete(&format!("/sandboxes/leases/{lease}")).status, 204);
+
+    // Its sandbox is gone; the record says what ran for whom, how it ended and how much it logged, and leads to the log.
+    let exec = run["exec_id"].as_str().expect("an id");
+    let record = server.get(&format!("/api/v1/execs/{exec}")).ok();
+    assert_eq!((&record["state"], &record["lease_id"]), (&json!("ended"), &first["leaseId"]), "{record}");
+    let result = &record["result"];
+    assert_eq!(
+        (&result["exit_code"], &result["stdout_bytes"], &result["stderr_bytes"]),
+        (&json!(3), &json!(8), &json!(7))
+    );
+    assert_eq!(server.get(&format!("/api/v1/leases/{lease}")).ok()["workflow"], "monthly-report");
+    let journal = eventually("the journal", || {
+        let kept = server.get("/api/v1/artifacts").ok();
+        let mut kept = kept["items"].as_array()?.clone().into_iter();
+        kept.find(|kept| kept["subject"] == first["sandboxId"] && kept["kind"] == "journal")
+    });
+    assert!(journal["size"].as_u64().is_some_and(|size| size > 0), "{journal}");
+    let log = server.get(&format!("/api/v1/execs/{exec}/output"));
+    assert!(log.text.contains("counted") || log.text.contains("Y291bnRlZA"), "{log:?}");
+}

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cubicle_envs::{AllowedPackages, Requirements};
 use cubicle_model::template::Recipe;
 use cubicle_model::{Fault, Kind, Name, Scope, Template, TemplateRef};
 use cubicle_store::Page;
@@ -97,6 +98,9 @@ impl App {
         let at = self.template_at(caller, name, shared)?;
         recipe.check().map_err(|bad| Fault::new(Kind::Invalid, bad.to_string()))?;
         self.check_policy(recipe.egress.as_ref())?;
+        if !recipe.requirements.is_empty() {
+            Requirements::parse(&recipe.requirements, &AllowedPackages::default())?;
+        }
         // Which directories of the host sandboxes may see is for whoever runs the host to say.
         if matches!(recipe.root, cubicle_model::Root::Directory(_)) {
             caller.must(Scope::Admin)?;

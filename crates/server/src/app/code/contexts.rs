@@ -74,8 +74,10 @@ impl App {
         caller.must(Scope::Run)?;
         let leased = self.in_use(caller, sandbox).await?;
         let policy = self.index_policy(leased.lease, environment.index).await?;
+        let template = self.find_template(&leased.tenant, leased.template.name.as_str()).await?;
+        let wanted = environment.or_of(&template);
         let environment =
-            self.environment_for(caller, Some((sandbox, &leased)), policy.as_ref(), environment).await?;
+            self.environment_for(caller, Some((sandbox, &leased)), policy.as_ref(), wanted).await?;
         let name = environment.as_ref().map(|chosen| chosen.name.clone());
         let environment = environment.and_then(|chosen| chosen.ready);
         let asked = CreateContext { env_name: name, ..asked };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cubicle_envs::{AllowedIndex, AllowedPackages, Cache, Environments, Listed, Ready, Requirements, Wanted};
 use cubicle_guest::wire::execute::{Environment, Execute};
 use cubicle_model::egress::{Host, Policy, WebAddress};
-use cubicle_model::{Fault, Kind, Name, SandboxId, Scope};
+use cubicle_model::{Fault, Kind, Name, SandboxId, Scope, Template};
 
 use crate::app::live::Leased;
 use crate::app::{App, Caller};
@@ -26,6 +26,16 @@ impl<'a> Asked<'a> {
             requirements: &execute.requirements,
             name: execute.env_name.as_deref(),
             index: execute.python_index.as_deref(),
+        }
+    }
+
+    /// Where nothing is said, the template's packages are meant.
+    pub(super) fn or_of(self, template: &'a Template) -> Self {
+        let is_python = self.language.is_none_or(|language| language == "python");
+        let says_nothing = self.requirements.is_empty() && self.name.is_none() && self.index.is_none();
+        match is_python && says_nothing {
+            true => Self { requirements: &template.recipe.requirements, ..self },
+            false => self,
         }
     }
 }

@@ -96,16 +96,11 @@ impl App {
         caller.must(Scope::Run)?;
         let leased = self.in_use(caller, sandbox).await?;
         let policy = self.index_policy(leased.lease, asked.execute.python_index.as_deref()).await?;
-        let environment = self
-            .environment_for(
-                caller,
-                Some((sandbox, &leased)),
-                policy.as_ref(),
-                AskedEnvironment::of(&asked.execute),
-            )
-            .await?;
-        self.warming.wanted(&leased.template, ready(environment.as_ref()));
         let template = self.find_template(&leased.tenant, leased.template.name.as_str()).await?;
+        let wanted = AskedEnvironment::of(&asked.execute).or_of(&template);
+        let environment =
+            self.environment_for(caller, Some((sandbox, &leased)), policy.as_ref(), wanted).await?;
+        self.warming.wanted(&leased.template, ready(environment.as_ref()));
         let request = self.code_request(&template, asked, environment.clone());
         let told = self.create_exec(caller, sandbox, request).await?;
         Ok(CodeTold { told, environment })
@@ -123,8 +118,8 @@ impl App {
         let template = self.find_template(caller.tenant(), &name).await?;
         let policy = self.policy_for(caller.tenant(), &template.at, &place.egress).await?;
         // Whatever cannot be had is said before a sandbox is taken for it.
-        let environment =
-            self.environment_for(caller, None, policy.as_ref(), AskedEnvironment::of(&asked.execute)).await?;
+        let wanted = AskedEnvironment::of(&asked.execute).or_of(&template);
+        let environment = self.environment_for(caller, None, policy.as_ref(), wanted).await?;
         self.warming.wanted(&template.at, ready(environment.as_ref()));
         let user = caller.user(place.user.as_deref())?;
         let needs = Needs {
