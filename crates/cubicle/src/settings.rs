@@ -5,6 +5,7 @@ mod egress;
 mod file;
 mod keys;
 mod sandbox;
+mod workers;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ pub(crate) use egress::Egress;
 pub(crate) use keys::reference;
 use keys::{KEYS, Key};
 pub(crate) use sandbox::Sandboxes;
+pub(crate) use workers::Workers;
 
 /// Names the file itself, so it is no key of the file.
 const CONFIG_VARIABLE: &str = "CUBICLE_CONFIG";
@@ -40,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) server: Server,
     pub(crate) egress: Egress,
     pub(crate) sandbox: Sandboxes,
+    pub(crate) workers: Workers,
 }
 
 /// What a server is told, and which one is asked; everything has a default.
@@ -135,6 +138,7 @@ impl Settings {
             server: Server::default(),
             egress: Egress::default(),
             sandbox: Sandboxes::default(),
+            workers: Workers::default(),
         };
         let mut all = asked.over(self.clone());
         // A directory of the host has no size to enforce, so a size that the file or the environment sets for every
@@ -173,6 +177,7 @@ impl Settings {
             server: self.server.over(below.server),
             egress: self.egress.over(below.egress),
             sandbox: self.sandbox.over(below.sandbox),
+            workers: self.workers.over(below.workers),
         }
     }
 
@@ -182,6 +187,9 @@ impl Settings {
             return set;
         }
         if let Some(set) = self.sandbox.set(key, text, at) {
+            return set;
+        }
+        if let Some(set) = self.workers.set(key, text, at) {
             return set;
         }
         let (limits, server) = (&mut self.limits, &mut self.server);
@@ -252,7 +260,8 @@ fn from_environment(environment: &Environment) -> Result<Settings, Fault> {
         }
     }
     let known = || KEYS.iter().map(|key| key.variable).chain([CONFIG_VARIABLE]);
-    for name in environment.names().filter(|name| name.starts_with("CUBICLE_")) {
+    let is_ours = |name: &&str| ["CUBICLE_", "AI_WORKER_"].iter().any(|prefix| name.starts_with(prefix));
+    for name in environment.names().filter(is_ours) {
         // Other programs may have variables of this prefix, so only what looks like a slip of the pen is refused.
         if !known().any(|key| key == name) && nearest(name, known()).is_some() {
             return Err(unknown(name, "the environment", known()));
@@ -353,6 +362,10 @@ mod tests {
             path if path.starts_with("egress.") => "https://service.example/path",
             "server.token_scopes" => "read, manage",
             "server.redact_patterns" => "usual tok_[a-z]{8,}",
+            "ai_worker_config.enabled" | "ai_worker_config.require_gvisor" => "true",
+            "ai_worker_config.webhook_path" | "ai_worker_config.workspace_mount_path" => "/some/path",
+            path if path.starts_with("ai_worker_config.resources.memory") => "512Mi",
+            path if path.starts_with("ai_worker_config.resources.cpu") => "500m",
             _ => "1048576",
         };
         for Key { path, variable, .. } in &KEYS {
@@ -381,6 +394,7 @@ mod tests {
             ("[sandbox.env_cache]\nenv_tll = '1h'", "sandbox.env_cache.env_ttl"),
             ("[sandbox]\nclaim_timeot = '1s'", "sandbox.claim_timeout"),
             ("[sandbox.tempaltes]\ndefault = 'python'", "sandbox.templates.default"),
+            ("[ai_worker_config]\nmax_concurent_workers = 3", "ai_worker_config.max_concurrent_workers"),
         ];
         for (toml, suggestion) in table {
             let fault = load(toml, &Environment::default()).unwrap_err();
@@ -396,6 +410,58 @@ mod tests {
         let fault = load("", &Environment::from([("CUBICLE_MEMROY", "1G")])).unwrap_err();
         assert_eq!(fault.way_out(), Some("did you mean 'CUBICLE_MEMORY'?"));
         load("", &Environment::from([("CUBICLE_TEST_KEEP", "1")])).unwrap();
+        let fault = load("", &Environment::from([("AI_WORKER_ENABLD", "1")])).unwrap_err();
+        assert_eq!(fault.way_out(), Some("did you mean 'AI_WORKER_ENABLED'?"));
+    }
+
+    /// As an assistant that has such workers already writes it.
+    const WORKERS_YAML: &str = "\
+ai_worker_config:
+  enabled: true
+  namespace: \"family-assistant\"
+  ai_coder_image: \"containers.example.com/ai-coder:v1.0\"
+  service_account: \"ai-worker\"
+  runtime_class: \"gvisor\"
+
+  workspace_pvc: \"ai-workspace-pvc\"
+
+  default_timeout_minutes: 30
+  max_timeout_minutes: 120
+  max_concurrent_workers: 3
+
+  resources:
+    memory_request: \"512Mi\"
+    memory_limit: \"2Gi\"
+    cpu_request: \"500m\"
+    cpu_limit: \"2000m\"
+
+  webhook_path: \"/api/webhooks/worker-complete\"
+  webhook_secret: null  # from the environment
+  task_retention_hours: 48
+  job_ttl_seconds: 3600
+";
+
+    #[test]
+    fn the_section_of_an_assistant_is_read_from_yaml_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.yaml");
+        let read = |text: &str, environment: &Environment| {
+            std::fs::write(&path, text).unwrap();
+            Settings::load(Some(&path), environment, false)
+        };
+        let environment = Environment::from([("AI_WORKER_MAX_CONCURRENT", "5")]);
+        let workers = read(WORKERS_YAML, &environment).unwrap().workers;
+        assert_eq!((workers.enabled, workers.max_concurrent_workers), (Some(true), Some(5)));
+        assert_eq!(workers.resources.memory_limit, Some(2 << 30));
+        assert_eq!(workers.resources.cpu_limit, Some(2000));
+        assert_eq!(workers.jobs.namespace.as_deref(), Some("family-assistant"));
+        assert_eq!((workers.webhook_secret, workers.task_retention_hours), (None, Some(48)));
+
+        let misspelled = WORKERS_YAML.replace("job_ttl_seconds", "job_ttl_second");
+        let fault = read(&misspelled, &Environment::default()).unwrap_err();
+        assert_eq!(fault.way_out(), Some("did you mean 'ai_worker_config.job_ttl_seconds'?"));
+        let fault = read("ai_worker_config: [", &Environment::default()).unwrap_err();
+        assert!(fault.message().contains("is not valid YAML"), "{fault}");
     }
 
     #[test]

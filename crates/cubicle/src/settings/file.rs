@@ -9,10 +9,13 @@ use toml::{Table, Value};
 use super::egress::{BUNDLES, ENABLED};
 use super::keys::KEYS;
 use super::sandbox::{LISTS, NO_INDEX, TEMPLATES, WARM};
-use super::{Settings, unknown};
+use super::{Settings, unknown, workers};
 use crate::environment::Environment;
 
-const NAME: &str = "cubicle.toml";
+const NAMES: [&str; 2] = ["cubicle.toml", "cubicle.yaml"];
+
+/// True or false.
+const FLAGS: [&str; 5] = [ENABLED, NO_INDEX, WARM, workers::ENABLED, workers::REQUIRE_GVISOR];
 
 /// The named file, which must be there, or else the first of the usual ones. The working directory is not
 /// looked at: it may hold somebody else's code, and that must not choose its own isolation.
@@ -35,10 +38,8 @@ fn usual(environment: &Environment, root: bool) -> Vec<PathBuf> {
         .or_else(|| environment.path("HOME").map(|home| home.join(".config")));
     // With sudo, HOME may still be an ordinary user's, and root does not take orders from there.
     let own = own.filter(|_| !root);
-    own.into_iter()
-        .map(|base| base.join("cubicle").join(NAME))
-        .chain([Path::new("/etc/cubicle").join(NAME)])
-        .collect()
+    let directories = own.into_iter().map(|base| base.join("cubicle")).chain(["/etc/cubicle".into()]);
+    directories.flat_map(|directory| NAMES.map(|name| directory.join(name))).collect()
 }
 
 fn load(path: &Path) -> Result<Option<String>, Fault> {
@@ -57,12 +58,33 @@ fn absent(path: &Path) -> Fault {
 }
 
 fn parse(path: &Path, text: &str) -> Result<Settings, Fault> {
-    let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        Fault::new(Kind::Invalid, format!("{} is not valid TOML: {}", path.display(), error.message()))
-    })?;
+    let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+    let wrong = |form: &str, error: &dyn std::fmt::Display| {
+        Fault::new(Kind::Invalid, format!("{} is not valid {form}: {error}", path.display()))
+    };
+    let table = match is_yaml {
+        true => {
+            let values: serde_json::Map<String, serde_json::Value> =
+                serde_saphyr::from_str(text).map_err(|error| wrong("YAML", &error))?;
+            Table::try_from(without_nothing(values)).map_err(|error| wrong("YAML", &error))?
+        }
+        false => text.parse().map_err(|error: toml::de::Error| wrong("TOML", &error.message()))?,
+    };
     let mut settings = Settings::default();
     set_all(&mut settings, "", &table, path)?;
     Ok(settings)
+}
+
+/// In YAML a key may be there without a value, which says nothing.
+fn without_nothing(
+    values: serde_json::Map<String, serde_json::Value>,
+) -> serde_json::Map<String, serde_json::Value> {
+    let kept = values.into_iter().filter(|(_, value)| !value.is_null());
+    kept.map(|(name, value)| match value {
+        serde_json::Value::Object(inner) => (name, without_nothing(inner).into()),
+        value => (name, value),
+    })
+    .collect()
 }
 
 fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> Result<(), Fault> {
@@ -85,8 +107,8 @@ fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> 
             Value::String(text) => text.clone(),
             Value::Integer(number) => number.to_string(),
             Value::Float(number) => number.to_string(),
-            Value::Boolean(flag) if [ENABLED, NO_INDEX, WARM].contains(&key.as_str()) => flag.to_string(),
-            Value::Array(list) if LISTS.contains(&key.as_str()) => {
+            Value::Boolean(flag) if FLAGS.contains(&key.as_str()) => flag.to_string(),
+            Value::Array(list) if LISTS.contains(&key.as_str()) || workers::LISTS.contains(&key.as_str()) => {
                 let texts: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
                 let texts =
                     texts.filter(|texts| texts.iter().all(|text| !text.contains(char::is_whitespace)));

@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 63] = [
+pub(super) const KEYS: [Key; 84] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -323,6 +323,127 @@ pub(super) const KEYS: [Key; 63] = [
         "The interpreter of Python environments; everybody must be able to run it",
     ),
     key("sandbox.uv", "CUBICLE_SANDBOX_UV", "the one in `PATH`", "uv, which makes Python environments"),
+    key("ai_worker_config.enabled", "AI_WORKER_ENABLED", "`false`", "Whether AI workers may be spawned"),
+    key(
+        "ai_worker_config.min_timeout_minutes",
+        "AI_WORKER_MIN_TIMEOUT",
+        "`1`",
+        "The shortest time that a task may be given",
+    ),
+    key(
+        "ai_worker_config.default_timeout_minutes",
+        "AI_WORKER_DEFAULT_TIMEOUT",
+        "`30`",
+        "The time of a task that names none",
+    ),
+    key(
+        "ai_worker_config.max_timeout_minutes",
+        "AI_WORKER_MAX_TIMEOUT",
+        "`120`",
+        "The longest time that a task may be given",
+    ),
+    key(
+        "ai_worker_config.max_concurrent_workers",
+        "AI_WORKER_MAX_CONCURRENT",
+        "`3`",
+        "Workers at once; further tasks wait in line",
+    ),
+    key(
+        "ai_worker_config.resources.memory_request",
+        "AI_WORKER_MEMORY_REQUEST",
+        "`512Mi`",
+        "Memory that a worker is promised, in a cluster",
+    ),
+    key(
+        "ai_worker_config.resources.memory_limit",
+        "AI_WORKER_MEMORY_LIMIT",
+        "`2Gi`",
+        "Memory that a worker may use",
+    ),
+    key(
+        "ai_worker_config.resources.cpu_request",
+        "AI_WORKER_CPU_REQUEST",
+        "`500m`",
+        "Cores that a worker is promised, in a cluster",
+    ),
+    key(
+        "ai_worker_config.resources.cpu_limit",
+        "AI_WORKER_CPU_LIMIT",
+        "`2000m`",
+        "Cores that a worker may use: `2`, `0.5` or `500m`",
+    ),
+    key(
+        "ai_worker_config.webhook_path",
+        "AI_WORKER_WEBHOOK_PATH",
+        "`/api/webhooks/worker-complete`",
+        "Where workers tell that they have ended",
+    ),
+    key(
+        "ai_worker_config.webhook_secret",
+        "AI_WORKER_WEBHOOK_SECRET",
+        "",
+        "Signs webhooks both ways. Several are parted by spaces, or a list: the first signs, all are accepted",
+    ),
+    key(
+        "ai_worker_config.task_retention_hours",
+        "AI_WORKER_TASK_RETENTION",
+        "`48`",
+        "How long tasks that have ended are kept, with their directories",
+    ),
+    key(
+        "ai_worker_config.require_gvisor",
+        "AI_WORKER_REQUIRE_GVISOR",
+        "`false`",
+        "Whether a task is refused where gVisor cannot be had",
+    ),
+    key(
+        "ai_worker_config.namespace",
+        "AI_WORKER_NAMESPACE",
+        "`default`",
+        "In a cluster: the namespace of workers",
+    ),
+    key(
+        "ai_worker_config.ai_coder_image",
+        "AI_WORKER_IMAGE",
+        "`ghcr.io/example/ai-coder:latest`",
+        "In a cluster: the image of workers",
+    ),
+    key(
+        "ai_worker_config.service_account",
+        "AI_WORKER_SERVICE_ACCOUNT",
+        "`ai-worker`",
+        "In a cluster: the service account of workers",
+    ),
+    key(
+        "ai_worker_config.runtime_class",
+        "AI_WORKER_RUNTIME_CLASS",
+        "`gvisor`",
+        "In a cluster: the runtime class of workers",
+    ),
+    key(
+        "ai_worker_config.workspace_pvc",
+        "AI_WORKER_PVC",
+        "`ai-workspace-pvc`",
+        "In a cluster: the volume with the shared workspace",
+    ),
+    key(
+        "ai_worker_config.workspace_mount_path",
+        "AI_WORKER_MOUNT_PATH",
+        "`/workspace`",
+        "In a cluster: where the server has that volume",
+    ),
+    key(
+        "ai_worker_config.job_ttl_seconds",
+        "AI_WORKER_JOB_TTL",
+        "`3600`",
+        "In a cluster: how long a job that has ended is kept",
+    ),
+    key(
+        "webhooks.allow",
+        "CUBICLE_WEBHOOKS_ALLOW",
+        "public addresses",
+        "Receivers of webhooks that may be private: a list of `host`, `host:port` or networks, or parted by spaces",
+    ),
 ];
 
 /// docs/reference/config.md.
@@ -361,8 +482,8 @@ Generated from the program by `UPDATE=1 cargo test -p cubicle --test cli_text`; 
 
 Everything has a default that is right without a file. A flag counts more than a variable of the environment, and a
 variable more than `cubicle.toml`: the file that `--config` or `CUBICLE_CONFIG` names, else
-`~/.config/cubicle/cubicle.toml` (not as root), else `/etc/cubicle/cubicle.toml`. An unknown key is an error that names
-the nearest known one. Sizes are written as `256M`, `2G` or `5Gi`, times as `90`, `90s`, `10m`, `2h` or `1d`.
+`~/.config/cubicle/cubicle.toml` (not as root), else `/etc/cubicle/cubicle.toml`. A file whose name ends in `.yaml` has the same
+keys in YAML. An unknown key is an error that names the nearest known one. Sizes are written as `256M`, `2G` or `5Gi`, times as `90`, `90s`, `10m`, `2h` or `1d`.
 
 ```toml
 data_dir = \"/srv/cubicle\"
