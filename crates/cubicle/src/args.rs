@@ -5,6 +5,7 @@ mod control;
 mod egress;
 mod local;
 mod secrets;
+mod tasks;
 mod texts;
 
 use std::convert::Infallible;
@@ -23,6 +24,7 @@ pub(crate) use egress::{
 };
 pub(crate) use local::{Bench, How, Ls, Mcp, OneSandbox, Rm, Run, SandboxOptions, Shape, Up};
 pub(crate) use secrets::{SecretSet, Secrets};
+pub(crate) use tasks::{Agent, Task, TaskFiles, TaskList, TaskLogs, TaskRun};
 
 /// Runs programs in sandboxes of their own, on this machine or on a server.
 #[derive(Debug, Parser)]
@@ -113,6 +115,9 @@ pub(crate) enum Verb {
     /// Lease sandboxes of a server, renew and release them
     #[command(subcommand, after_help = texts::LEASE)]
     Lease(Lease),
+    /// Give AI workers something to do, and see what came of it
+    #[command(subcommand, after_help = texts::TASK)]
+    Task(Task),
     /// Show what happens on a server
     #[command(after_help = texts::EVENTS)]
     Events(Events),

@@ -24,6 +24,7 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod secrets;
 pub(crate) mod shell;
+pub(crate) mod task;
 pub(crate) mod template;
 pub(crate) mod tenant;
 pub(crate) mod up;

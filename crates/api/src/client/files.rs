@@ -64,7 +64,7 @@ impl Client {
             .map_err(from_reader)
     }
 
-    async fn download(&self, path: String) -> Result<Download, ClientError> {
+    pub(super) async fn download(&self, path: String) -> Result<Download, ClientError> {
         let answered = self.send(Call::new(Method::GET, path)).await?;
         let size = answered.response.headers().get(CONTENT_LENGTH);
         let size = size.and_then(|size| size.to_str().ok()).and_then(|size| size.parse().ok());

@@ -12,6 +12,7 @@ mod peer;
 mod query;
 mod secrets;
 mod stream;
+mod tasks;
 mod templates;
 mod terminal;
 mod tools;
@@ -24,6 +25,7 @@ pub use files::Download;
 pub use leases::LeaseQuery;
 pub use peer::{HeaderName, HeaderValue, Peer};
 pub use stream::{EventStream, OutputStream, exit_of};
+pub use tasks::TaskQuery;
 pub use terminal::{Keyboard, Screen, Shown, TerminalRequest};
 
 use std::fmt;

@@ -47,6 +47,27 @@ Examples:
 A server is used where --server, CUBICLE_SERVER or cubicle.toml names one. The sandbox is destroyed when standard input is \
 closed, and on a signal.";
 
+pub(super) const TASK: &str = "\
+Examples:
+  cubicle task run 'Analyse data/spending.csv and draw a chart' --context data/spending.csv
+  cubicle task run --repo https://git.example/team/app@main 'Make the tests pass'
+  cubicle task list
+  cubicle task files TASK chart.png -o chart.png
+
+A worker is an AI coding agent with a shell in a sandbox of its own. It sees /workspace/shared, which it can only read, and its \
+own /task; the key that pays for it stays outside. 'cubicle agents install claude' brings an agent to this machine, and the server \
+has to allow workers: 'cubicle up --workers'.";
+
+pub(super) const TASK_RUN: &str = "\
+Examples:
+  cubicle task run 'Write a script that renames photos by their date'
+  cubicle task run --agent gemini --timeout 10m --max-cost 0.50 - < prompt.md
+  cubicle task run --detach --notify https://assistant.example/hook 'Summarise data/report.pdf'
+  cubicle task run 'Count the lines' -- sh -c 'wc -l /task/context/* > /task/output/summary.md'
+
+Exit codes: 0 when the task was a success, 1 when it failed, 124 after its timeout, 130 when it was cancelled. The task goes on when you \
+stop watching.";
+
 pub(super) const TOP: &str = "\
 Examples:
   cubicle run -- python3 -c 'print(6 * 7)'   # a program in its own sandbox, without a server
