@@ -17,6 +17,7 @@ mod sandbox;
 mod schema;
 mod secret;
 mod seed;
+mod task;
 mod template;
 mod tool;
 
@@ -42,6 +43,7 @@ pub use page::Page;
 pub use sandbox::{PortLink, Sandbox, SandboxMetrics};
 pub use secret::{Binding, PutSecret, Secret, SecretText};
 pub use seed::{AcquireLease, AcquiredLease};
+pub use task::{CreateTask, Task, TaskFile, TaskFileContent, TaskFiles, TaskResult, TaskUsage};
 pub use template::{PutTemplate, Template};
 pub use tool::{ResourceMetadata, ToolAnswer, ToolArguments, Tools};
 

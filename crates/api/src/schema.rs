@@ -180,6 +180,18 @@ impl Default for Pool {
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TaskStatus {
+    Pending,
+    Submitted,
+    Running,
+    Success,
+    Failed,
+    Timeout,
+    Cancelled,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum LeaseStatus {
     Queued,
@@ -260,6 +272,7 @@ mod tests {
         same::<Isolation>(model::Isolation::ALL);
         same::<Reuse>([model::Reuse::Never, model::Reuse::SameUser, model::Reuse::EnvCache]);
         same::<LeaseStatus>(model::LeaseStatus::ALL);
+        same::<TaskStatus>(model::task::TaskStatus::ALL);
         same::<Admission>(model::lease::Admission::ALL);
         same::<LeaseEnd>(model::lease::LeaseEnd::ALL);
         same::<SaidBy>(model::egress::SaidBy::ALL);

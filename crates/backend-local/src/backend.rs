@@ -31,7 +31,7 @@ use crate::{attempts, probe, state};
 #[derive(Debug, Clone)]
 pub struct Options {
     pub data_dir: PathBuf,
-    /// Directories of the host that may be mounted into sandboxes, beside `workspaces` in the data directory. Fixed when
+    /// Directories of the host that may be mounted into sandboxes, beside those of the data directory. Fixed when
     /// the launcher starts, because it is what stands between a taken-over caller and the rest of the host.
     pub mountable: Vec<PathBuf>,
     pub readiness: Readiness,
@@ -51,6 +51,10 @@ pub enum Readiness {
     /// Sandboxes all day.
     ManySandboxes,
 }
+
+/// Directories below the data directory that may be mounted into sandboxes: what belongs to sandboxes, Python environments,
+/// the programs of AI agents and of their worker, and the workspaces that tenants share with their workers.
+const MOUNTABLE: [&str; 5] = ["workspaces", "envs", "agents", "worker", "shared"];
 
 /// How many sandboxes to come wait with a process inside.
 const NURSERY: usize = 8;
@@ -82,7 +86,7 @@ impl LocalBackend {
         let data = DataDirectory::open(&options.data_dir)?;
         let (lifeline, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| Fault::new(Kind::Full, format!("make a pipe: {error}")))?;
-        let mut mountable = vec![data.path().join("workspaces"), data.path().join("envs")];
+        let mut mountable: Vec<_> = MOUNTABLE.iter().map(|name| data.path().join(name)).collect();
         for path in options.mountable {
             mountable.push(path.canonicalize().map_err(|error| {
                 Fault::new(Kind::Invalid, format!("{} cannot be mounted: {error}", path.display()))

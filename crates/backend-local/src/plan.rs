@@ -15,8 +15,21 @@ use crate::host::{EntryKind, HostRoot};
 /// What a sandbox of the host's own root shows of it. Everything else of the host is not there.
 const SHOWN_OF_HOST: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu"];
 /// What is made anew in every root.
-const MADE: &[&str] =
-    &["dev", "etc", "home", "mnt", "proc", "run", "sys", "tmp", "var", "workspace", "root", ".cubicle"];
+const MADE: &[&str] = &[
+    "dev",
+    "etc",
+    "home",
+    "mnt",
+    "proc",
+    "run",
+    "sys",
+    "task",
+    "tmp",
+    "var",
+    "workspace",
+    "root",
+    ".cubicle",
+];
 /// Directories of `/etc` that programs do not work without and that tell nothing of the host's users or keys. Each is a
 /// mount in every sandbox.
 const ETC_DIRECTORIES: &[&str] = &[
@@ -101,7 +114,8 @@ pub fn plan_template(root: &Root, host: &HostRoot, facts: &HostFacts) -> Planned
         steps.directory(name, 0o755);
     }
     steps.directory("tmp", 0o1777);
-    for name in ["var", "var/cache", "var/lib", "var/log", "workspace", ".cubicle"] {
+    // What a task is given is mounted on its own directory.
+    for name in ["task", "var", "var/cache", "var/lib", "var/log", "workspace", ".cubicle"] {
         steps.directory(name, 0o755);
     }
     steps.link("mnt", "/run/mnt");

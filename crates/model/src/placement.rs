@@ -84,7 +84,7 @@ pub struct FileToWrite {
 pub struct Mount {
     /// A directory of the host.
     pub source: PathBuf,
-    /// `/workspace`, or a path below `/workspace` or `/mnt`.
+    /// `/workspace`, `/task`, or a path below `/workspace` or `/mnt`.
     pub target: PathBuf,
     #[serde(default)]
     pub read_only: bool,

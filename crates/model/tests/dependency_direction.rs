@@ -18,7 +18,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("egress", &["model", "sys"]),
     ("envs", &["model"]),
     ("tools", &["model", "guest"]),
-    ("server", &["model", "guest", "backend", "store", "api", "egress", "envs", "tools"]),
+    ("worker", &["model"]),
+    ("agents", &["model", "worker"]),
+    ("server", &["model", "guest", "backend", "store", "api", "egress", "envs", "tools", "worker", "agents"]),
     (
         "cubicle",
         &[
@@ -33,6 +35,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "envs",
             "server",
             "tools",
+            "worker",
+            "agents",
             "tests-leftovers",
             "tests-postgresql",
         ],

@@ -32,7 +32,7 @@ pub use http::openapi;
 pub use metrics::SpanCounts;
 pub use redaction::LogMasks;
 pub use secrets::{NotSealingKeys, SealingKeys};
-pub use settings::{CodeSettings, Settings};
+pub use settings::{CodeSettings, FindAgent, Settings, WorkerSettings};
 pub use surroundings::{Surroundings, Variables};
 
 use app::App;

@@ -1,6 +1,8 @@
 //! What a server is told by whoever starts it.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +51,7 @@ pub struct Settings {
     /// The way out of sandboxes; absent means that they have no network.
     pub egress: Option<EgressSettings>,
     pub code: CodeSettings,
+    pub workers: WorkerSettings,
     /// How long a stopping server waits for requests under way.
     pub drain: Duration,
 }
@@ -62,4 +65,69 @@ pub struct CodeSettings {
     pub warm_interpreters: bool,
     /// Python environments, where they can be made.
     pub environments: Option<Arc<Environments>>,
+}
+
+/// How AI workers are run, as `ai_worker_config` says it.
+#[derive(Clone)]
+pub struct WorkerSettings {
+    /// Whether anybody may have one.
+    pub enabled: bool,
+    pub default_timeout_minutes: u32,
+    pub max_timeout_minutes: u32,
+    /// How many work at the same time on this node.
+    pub max_concurrent_workers: u64,
+    /// How many tasks may wait on this node.
+    pub longest_queue: u64,
+    /// Where a worker tells of its end, on this server.
+    pub webhook_path: String,
+    /// The first signs; the others are accepted, so that one can take the place of another.
+    pub webhook_secrets: Vec<String>,
+    /// Of tasks that have ended, with what they made.
+    pub task_retention: Duration,
+    /// Refuse tasks that would run without gVisor.
+    pub require_gvisor: bool,
+    /// The tree that tasks and assistants share.
+    pub shared: PathBuf,
+    /// The directory that has `run-task`; absent where workers are off.
+    pub program: Option<PathBuf>,
+    pub agents: FindAgent,
+    /// Where this server is reached from its own host.
+    pub at: SocketAddr,
+}
+
+/// The directory of an installed agent.
+pub type FindAgent = Arc<dyn Fn(&str) -> Result<Option<PathBuf>, cubicle_model::Fault> + Send + Sync>;
+
+impl WorkerSettings {
+    pub const TEMPLATE: &str = "worker";
+
+    /// The usual numbers, with workers off.
+    pub fn off(shared: PathBuf, at: SocketAddr) -> Self {
+        Self {
+            enabled: false,
+            default_timeout_minutes: 30,
+            max_timeout_minutes: 120,
+            max_concurrent_workers: 3,
+            longest_queue: 1000,
+            webhook_path: "/api/webhooks/worker-complete".into(),
+            webhook_secrets: Vec::new(),
+            task_retention: Duration::from_secs(48 * 3600),
+            require_gvisor: false,
+            shared,
+            program: None,
+            agents: Arc::new(|_| Ok(None)),
+            at,
+        }
+    }
+}
+
+impl fmt::Debug for WorkerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the secrets.
+        f.debug_struct("WorkerSettings")
+            .field("enabled", &self.enabled)
+            .field("max_concurrent_workers", &self.max_concurrent_workers)
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
+    }
 }

@@ -1,5 +1,5 @@
 //! What should be, and what happened: tenants, keys, templates, leases, sandboxes, execs, events, audit, artifacts,
-//! secrets, bills.
+//! secrets, bills, tasks.
 //!
 //! The only SQL of the product. Every method of `Store` is one transaction and one fact; a row and the event that tells of
 //! it are written together. The same transactions run on SQLite and on PostgreSQL.
@@ -23,6 +23,7 @@ mod sandboxes;
 mod secrets;
 mod sql;
 mod sqlite;
+mod tasks;
 mod templates;
 mod tenants;
 mod tls;
@@ -46,6 +47,7 @@ pub use queue::Promoted;
 pub use repeat::Repeat;
 pub use sandboxes::{NewSandbox, SandboxFilter};
 pub use secrets::{NewSecret, SecretsOfTenant, StoredSecret};
+pub use tasks::{CreatedTask, EndedTask, NewTask, Task, TaskEnd, TaskFilter, TaskPlace};
 
 use crate::driver::{Driver, Durability, Outcome};
 use crate::sql::Sql;

@@ -3,7 +3,7 @@
 use cubicle_model::{Fault, Kind, Name, Timestamp, UserName};
 
 use crate::Store;
-use crate::sql::{Value, values};
+use crate::sql::{Sql, Value, values};
 
 /// What became of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,26 +26,14 @@ impl Store {
         now: Timestamp,
     ) -> Result<Repeat, Fault> {
         self.write(move |sql| {
-            let row = sql.row(
-                "SELECT fingerprint, subject FROM repeatable WHERE tenant = ?1 AND user_name = ?2 AND idempotency_key = ?3",
-                values![&tenant, &user, &key],
-            )?;
-            if let Some(mut row) = row {
-                if row.text()? != fingerprint {
-                    return Err(Fault::new(
-                        Kind::Conflict,
-                        "this idempotency key was used before, for something else",
-                    )
-                    .hint("use another key for another request"));
-                }
-                return row.text().map(Repeat::Again);
-            }
-            sql.run(
-                "INSERT INTO repeatable (tenant, user_name, idempotency_key, fingerprint, subject, created_at) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                values![&tenant, &user, &key, &fingerprint, &subject, now],
-            )?;
-            Ok(Repeat::First)
+            let asked = Asked {
+                tenant: &tenant,
+                user: &user,
+                key: &key,
+                fingerprint: &fingerprint,
+                subject: &subject,
+            };
+            reserve(sql, &asked, now)
         })
         .await
     }
@@ -91,4 +79,38 @@ impl Store {
             }
         }
     }
+}
+
+/// What a key is to stand for.
+pub(crate) struct Asked<'a> {
+    pub(crate) tenant: &'a Name,
+    pub(crate) user: &'a UserName,
+    pub(crate) key: &'a str,
+    pub(crate) fingerprint: &'a str,
+    pub(crate) subject: &'a str,
+}
+
+/// The same within another transaction.
+pub(crate) fn reserve(sql: &mut dyn Sql, asked: &Asked<'_>, now: Timestamp) -> Result<Repeat, Fault> {
+    let Asked { tenant, user, key, fingerprint, subject } = *asked;
+    let row = sql.row(
+        "SELECT fingerprint, subject FROM repeatable WHERE tenant = ?1 AND user_name = ?2 AND idempotency_key = ?3",
+        values![tenant, user, key],
+    )?;
+    if let Some(mut row) = row {
+        if row.text()? != fingerprint {
+            return Err(Fault::new(
+                Kind::Conflict,
+                "this idempotency key was used before, for something else",
+            )
+            .hint("use another key for another request"));
+        }
+        return row.text().map(Repeat::Again);
+    }
+    sql.run(
+        "INSERT INTO repeatable (tenant, user_name, idempotency_key, fingerprint, subject, created_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        values![tenant, user, key, fingerprint, subject, now],
+    )?;
+    Ok(Repeat::First)
 }

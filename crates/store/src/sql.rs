@@ -128,6 +128,7 @@ by_text!(
     cubicle_model::LeaseId,
     cubicle_model::NodeId,
     cubicle_model::SandboxId,
+    cubicle_model::TaskId,
     cubicle_model::RequestId,
     cubicle_model::SecretName,
     cubicle_model::Name,

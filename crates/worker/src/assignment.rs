@@ -1,4 +1,4 @@
-//! What a worker is told: seed arguments, and everything else as `TASK_*` variables.
+//! What a worker is told: a few arguments, and everything else as `TASK_*` variables.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +20,8 @@ pub struct Assignment {
     pub model: Option<String>,
     /// `TASK_COMMAND`: of a custom agent, a list in JSON.
     pub command: Vec<String>,
+    /// `TASK_REPO`: cloned to `repo/` in the task's directory before the agent starts, as `URL` or `URL@REF`.
+    pub repo: Option<String>,
     /// `TASK_TIMEOUT_SECONDS`: of the whole.
     pub timeout_seconds: u64,
     /// `TASK_IDLE_SECONDS`: without any event of the agent.
@@ -61,6 +63,7 @@ impl Assignment {
         };
         put("TASK_AGENT_HOME", self.agent_home.clone());
         put("TASK_MODEL", self.model.clone());
+        put("TASK_REPO", self.repo.clone());
         put("TASK_MAX_TURNS", self.max_turns.map(|turns| turns.to_string()));
         put("TASK_MAX_TOKENS", self.max_tokens.map(|tokens| tokens.to_string()));
         put("TASK_MAX_COST_USD", self.max_cost_usd.map(|cost| cost.to_string()));
@@ -101,6 +104,7 @@ impl Assignment {
             model: variable("TASK_MODEL"),
             command: parsed(&variable, "TASK_COMMAND", |text| serde_json::from_str(text).ok())?
                 .unwrap_or_default(),
+            repo: variable("TASK_REPO"),
             timeout_seconds: number(&variable, "TASK_TIMEOUT_SECONDS")?.unwrap_or(DEFAULT_TIMEOUT),
             idle_seconds: number(&variable, "TASK_IDLE_SECONDS")?.unwrap_or(DEFAULT_IDLE),
             max_turns: number(&variable, "TASK_MAX_TURNS")?,
@@ -142,6 +146,7 @@ mod tests {
             agent_home: None,
             model: Some("m".into()),
             command: vec!["sh".into(), "-c".into(), "echo 'a b'".into()],
+            repo: Some("https://git.example.org/a.git@main".into()),
             timeout_seconds: 60,
             idle_seconds: 5,
             max_turns: Some(3),

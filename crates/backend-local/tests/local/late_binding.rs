@@ -9,6 +9,35 @@ use cubicle_model::{
 use crate::harness::{Host, in_time, output, place};
 
 #[tokio::test]
+async fn a_task_has_its_own_directory_and_sees_what_is_shared() {
+    let Some(host) = Host::with_sandboxes().await else { return };
+    let backend = host.backend().await;
+    let place = place(Lifetime::Bound);
+    backend.ensure(&place).await.unwrap();
+    let directory = |name: &str| {
+        let path = host.options().mountable[0].join(name);
+        std::fs::create_dir(&path).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
+        }
+        path
+    };
+    let (task, shared) = (directory("task"), directory("shared"));
+    std::fs::write(shared.join("note"), "of everybody\n").unwrap();
+    let guest = backend.guest(place.id);
+    assert_eq!(output(&guest, "ls -A /task; touch /task/x 2>/dev/null || echo refused").await, "refused\n");
+    let mounts = vec![
+        Mount { source: task.clone(), target: "/task".into(), read_only: false },
+        Mount { source: shared, target: "/workspace/shared".into(), read_only: true },
+    ];
+    in_time("bind", backend.bind(place.id, &Binding { mounts, ..Binding::default() })).await.unwrap();
+    let script = "cat /workspace/shared/note; echo made > /task/file; touch /workspace/own; \
+        touch /workspace/shared/x 2>/dev/null || echo refused";
+    assert_eq!(output(&guest, script).await, "of everybody\nrefused\n");
+    assert_eq!(std::fs::read_to_string(task.join("file")).unwrap(), "made\n");
+}
+
+#[tokio::test]
 async fn everything_that_binds_late_binds_together_and_amends_the_receipt() {
     let Some(host) = Host::with_sandboxes().await else { return };
     let backend = host.backend().await;

@@ -141,13 +141,14 @@ impl Mounts<'_> {
 
 fn check_target(target: &Path) -> Result<(), Failed> {
     let plain = target.components().skip(1).all(|part| matches!(part, std::path::Component::Normal(_)));
-    let allowed =
-        target.starts_with("/workspace") || (target.starts_with("/mnt") && target != Path::new("/mnt"));
+    let allowed = target.starts_with("/workspace")
+        || (target.starts_with("/mnt") && target != Path::new("/mnt"))
+        || target == Path::new("/task");
     if plain && allowed {
         return Ok(());
     }
     Err(Failed::new(Kind::Invalid, format!("nothing can be mounted on {}", target.display()))
-        .hint("a mount goes to /workspace, or below /workspace or /mnt"))
+        .hint("a mount goes to /workspace or /task, or below /workspace or /mnt"))
 }
 
 /// Puts a tree into the mount namespace that this process visits. The workload may have put symbolic links in the way;
@@ -189,11 +190,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_go_to_the_workspace_or_below_mnt() {
-        for target in ["/workspace", "/workspace/shared", "/mnt/data", "/mnt/a/b"] {
+    fn mounts_go_to_the_workspace_to_the_task_or_below_mnt() {
+        for target in ["/workspace", "/workspace/shared", "/mnt/data", "/mnt/a/b", "/task"] {
             assert!(check_target(Path::new(target)).is_ok(), "{target}");
         }
-        for target in ["/", "/mnt", "/etc", "/usr/bin", "/workspace/../etc", "workspace", "", "/workspacex"] {
+        for target in [
+            "/",
+            "/mnt",
+            "/etc",
+            "/usr/bin",
+            "/workspace/../etc",
+            "workspace",
+            "",
+            "/workspacex",
+            "/task/a",
+            "/tasks",
+        ] {
             assert!(check_target(Path::new(target)).is_err(), "{target}");
         }
     }

@@ -17,6 +17,9 @@ pub struct LeaseEgress {
     /// An exec brought a policy of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub during: Option<DuringExec>,
+    /// Its worker may tell the control plane that its task has ended, and reach nothing else of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub webhook: bool,
 }
 
 /// A policy that holds while an exec runs. It holds for the whole sandbox, because all of its processes share one network.
@@ -92,7 +95,12 @@ mod tests {
 
     #[test]
     fn it_survives_json() {
-        let egress = LeaseEgress { policy: Some(policy("allow a.example")), record: true, during: None };
+        let egress = LeaseEgress {
+            policy: Some(policy("allow a.example")),
+            record: true,
+            during: None,
+            webhook: true,
+        };
         let json = serde_json::to_string(&egress).unwrap();
         assert_eq!(json, r#"{"policy":"allowlist\nallow a.example\n","record":true}"#);
         assert_eq!(serde_json::from_str::<LeaseEgress>(&json).unwrap(), egress);

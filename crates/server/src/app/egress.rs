@@ -301,7 +301,7 @@ impl App {
         let (app, context) = (Arc::clone(self), caller.context(self));
         self.to_its_end(async move {
             let change = move |now: &LeaseEgress| {
-                let new = LeaseEgress { policy: policy.clone(), record, during: now.during.clone() };
+                let new = LeaseEgress { policy: policy.clone(), record, ..now.clone() };
                 Ok((new != *now).then_some(new))
             };
             let lease = app.store.change_egress(context, id, change).await?;

@@ -118,7 +118,7 @@ pub(super) async fn release(
 }
 
 pub(super) fn egress(asked: api::LeaseEgress) -> LeaseEgress {
-    LeaseEgress { policy: asked.policy, record: asked.record, during: None }
+    LeaseEgress { policy: asked.policy, record: asked.record, ..LeaseEgress::default() }
 }
 
 pub(super) fn gifts(

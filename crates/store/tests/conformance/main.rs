@@ -14,6 +14,7 @@ mod model;
 mod records;
 mod sandboxes;
 mod secrets;
+mod tasks;
 mod tenants;
 mod upgrades;
 mod waiting;
@@ -121,4 +122,17 @@ suite! {
         secrets_that_contradict_each_other_are_refused
         a_sealed_value_is_put_under_another_key
         a_bill_is_replaced_and_kept_as_long_as_its_lease;
+    tasks:
+        a_task_goes_from_pending_to_its_end_and_is_told_of
+        a_task_is_made_once_under_its_idempotency_key_also_when_raced
+        what_has_ended_stays_as_it_ended
+        a_waiting_task_is_cancelled_at_once_and_a_running_one_is_asked
+        workers_are_shared_fairly_between_conversations
+        racing_schedulers_never_exceed_the_workers_and_start_each_task_once
+        a_queue_of_tasks_has_an_end
+        tasks_are_listed_by_conversation_and_status_newest_first
+        the_first_word_of_a_worker_is_kept
+        failures_in_a_row_are_told_of_once
+        old_tasks_are_forgotten_and_active_ones_never
+        tasks_of_another_node_are_its_own;
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use cubicle_model::lease::LeaseStatus;
 use cubicle_model::{Fault, Kind, Name};
-use cubicle_store::{LeaseFilter, Store};
+use cubicle_store::{LeaseFilter, Store, TaskFilter};
 use cubicle_tests_postgresql::Cluster;
 
 use crate::world::{Database, in_time, kind, name, page, random, user};
@@ -39,6 +39,7 @@ async fn has_everything(store: Store) {
     let secrets = store.secrets_of(name("acme")).await.unwrap();
     assert_eq!((secrets.revision, secrets.secrets.len()), (0, 0));
     assert_eq!(store.bill(leases[0].id.to_string()).await.unwrap(), None);
+    assert!(store.tasks(TaskFilter::default(), page(10)).await.unwrap().is_empty());
 }
 
 fn refused_as_newer(outcome: Result<Store, Fault>) {

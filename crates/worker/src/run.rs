@@ -1,0 +1,301 @@
+//! The course of a task: its place is prepared, its agent runs, and what came of it is written down and told.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cubicle_model::Timestamp;
+use cubicle_model::task::TaskStatus;
+
+use crate::agents::{self, Agent, Job, Outcome, Told};
+use crate::event::What;
+use crate::process::{Cut, Ending, Interruption, Launch, Watch};
+use crate::prompt::{self, SUMMARY};
+use crate::record::{Record, clip};
+use crate::status::Usage;
+use crate::verdict::{self, Verdict};
+use crate::webhook::{Webhook, proxy_for};
+use crate::{Assignment, Completion, Status, outputs};
+
+/// What a worker has beside its assignment.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    pub variables: BTreeMap<String, String>,
+    /// What tasks share, as `/workspace/shared`.
+    pub shared: PathBuf,
+    /// A private directory for the agent, made if it is not there.
+    pub state: PathBuf,
+    pub now: fn() -> Timestamp,
+    pub interruption: &'a Interruption,
+}
+
+/// Not for agents: whoever knows it can tell completions.
+const SECRET: &str = "WEBHOOK_SECRET";
+const LONGEST_PROMPT: u64 = 4 << 20;
+const LONGEST_SUMMARY: usize = 16 * 1024;
+/// Between being asked to end and being killed.
+const GRACE: Duration = Duration::from_secs(5);
+/// For the one question about the summary.
+const SUMMARY_TIME: Duration = Duration::from_secs(120);
+
+/// Runs the task to its end, whatever that is, and leaves `status.json`. Only a task directory that cannot be written to is an
+/// error.
+pub fn run(
+    task: &Assignment,
+    around: &Surroundings<'_>,
+    tell: impl FnMut(&[u8]),
+) -> Result<TaskStatus, String> {
+    let directory = directory(task);
+    // What an earlier try left would be taken for ours if this one died.
+    _ = fs::remove_file(directory.join("status.json"));
+    let mut record = Record::create(&directory, around.now, tell)
+        .map_err(|error| format!("cannot write to {}: {error}", directory.display()))?;
+    let mut course = Course {
+        task,
+        around,
+        directory,
+        started_at: (around.now)(),
+        started: Instant::now(),
+        record: &mut record,
+        told: Told::default(),
+        exit_code: None,
+    };
+    let verdict = course.go();
+    let status = course.conclude(verdict);
+    write_status(&course.directory, &status)?;
+    tell_webhook(task, around, &status);
+    Ok(status.status)
+}
+
+/// What is left to say when the worker itself broke.
+pub fn broke(task: &Assignment, around: &Surroundings<'_>, why: &str) -> Result<(), String> {
+    let now = (around.now)();
+    let status = Status {
+        status: TaskStatus::Failed,
+        started_at: now,
+        completed_at: now,
+        duration_seconds: 0,
+        exit_code: None,
+        output_files: Vec::new(),
+        summary: String::new(),
+        error_message: Some(format!("the worker broke, which is a fault of ours: {why}")),
+        logs_truncated: true,
+        usage: None,
+    };
+    write_status(&directory(task), &status)?;
+    tell_webhook(task, around, &status);
+    Ok(())
+}
+
+fn directory(task: &Assignment) -> PathBuf {
+    match Path::new(&task.prompt).parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => ".".into(),
+    }
+}
+
+struct Course<'a, 'r> {
+    task: &'a Assignment,
+    around: &'a Surroundings<'a>,
+    directory: PathBuf,
+    started_at: Timestamp,
+    started: Instant,
+    record: &'a mut Record<'r>,
+    told: Told,
+    /// Of the agent.
+    exit_code: Option<i32>,
+}
+
+impl<'a> Course<'a, '_> {
+    fn go(&mut self) -> Verdict {
+        let prepared = self.prepare();
+        match prepared {
+            Ok((agent, job, launch)) => self.work(agent.as_ref(), &job, &launch),
+            Err(verdict) => verdict,
+        }
+    }
+
+    fn prepare(&mut self) -> Result<(Box<dyn Agent>, Job<'a>, Launch), Verdict> {
+        let agent = agents::find(&self.task.agent).map_err(Verdict::failed)?;
+        let asked = read_text(Path::new(&self.task.prompt), LONGEST_PROMPT)
+            .map_err(|error| Verdict::failed(format!("the prompt {}: {error}", self.task.prompt)))?;
+        let cannot = |what: &Path, error: std::io::Error| {
+            Verdict::failed(format!("cannot make {}: {error}", what.display()))
+        };
+        for needed in [self.directory.join("output"), self.around.state.clone()] {
+            fs::create_dir_all(&needed).map_err(|error| cannot(&needed, error))?;
+        }
+        let mut variables = self.around.variables.clone();
+        variables.remove(SECRET);
+        let place = self.directory.clone();
+        let job = Job {
+            assignment: self.task,
+            prompt: prompt::framed(&asked, &self.directory, &self.around.shared, &place, &[]),
+            directory: place,
+            state: self.around.state.clone(),
+            variables,
+        };
+        let plan = agent.prepare(&job).map_err(Verdict::failed)?;
+        for (path, text) in &plan.files {
+            let path = self.around.state.join(path);
+            let parent = path.parent().unwrap_or(&self.around.state);
+            let written = fs::create_dir_all(parent).and_then(|()| fs::write(&path, text));
+            written.map_err(|error| cannot(&path, error))?;
+        }
+        Ok((agent, job, plan.launch))
+    }
+
+    fn work(&mut self, agent: &dyn Agent, job: &Job<'_>, launch: &Launch) -> Verdict {
+        let deadline = self.started + Duration::from_secs(self.task.timeout_seconds);
+        let watch = Watch { deadline, idle: Duration::from_secs(self.task.idle_seconds), grace: GRACE };
+        let ending = match self.attend(agent, launch, watch) {
+            Ok(ending) => ending,
+            Err(error) => {
+                return Verdict::failed(format!("cannot start {}: {error}", launch.program.display()));
+            }
+        };
+        self.exit_code = ending.code;
+        let verdict = verdict::of(self.task, &self.told, &ending, agent.must_have_the_last_word());
+        if verdict.status == TaskStatus::Success {
+            self.see_to_summary(agent, job, deadline);
+        }
+        verdict
+    }
+
+    /// Runs a program of the agent and keeps what it says.
+    fn attend(&mut self, agent: &dyn Agent, launch: &Launch, watch: Watch) -> std::io::Result<Ending> {
+        let (task, record, told) = (self.task, &mut *self.record, &mut self.told);
+        launch.run(watch, self.around.interruption, |stream, line| {
+            record.raw(line);
+            for what in agent.hear(stream, line, told) {
+                record.event(what);
+            }
+            used_up(task, told)
+        })
+    }
+
+    /// Whoever has made something is asked once to say what.
+    fn see_to_summary(&mut self, agent: &dyn Agent, job: &Job<'_>, deadline: Instant) {
+        if self.summary_file().is_some() {
+            return;
+        }
+        let question = prompt::ask_for_summary(&self.directory);
+        let Some(launch) = agent.ask_again(job, &self.told, &question) else { return };
+        self.record.note("there is no summary, so the agent is asked for one");
+        // What is said now is about the summary, and must not become the verdict.
+        let before = (self.told.outcome.clone(), self.told.last_text.clone());
+        let watch =
+            Watch { deadline: deadline.min(Instant::now() + SUMMARY_TIME), idle: SUMMARY_TIME, grace: GRACE };
+        if let Err(error) = self.attend(agent, &launch, watch) {
+            self.record.note(format!("the agent cannot be asked: {error}"));
+        }
+        (self.told.outcome, self.told.last_text) = before;
+        if self.summary_file().is_none() {
+            let text = self.last_words();
+            let path = self.directory.join("output").join(SUMMARY);
+            match fs::write(&path, &text) {
+                Ok(()) => self.record.note("the summary was taken from the agent's last words"),
+                Err(error) => self.record.note(format!("the summary cannot be written: {error}")),
+            }
+        }
+    }
+
+    fn summary_file(&self) -> Option<String> {
+        let text = read_text(&self.directory.join("output").join(SUMMARY), 1 << 20).ok()?;
+        (!text.trim().is_empty()).then_some(text)
+    }
+
+    fn last_words(&self) -> String {
+        match &self.told.outcome {
+            Some(Outcome::Done { text }) if !text.trim().is_empty() => text.clone(),
+            _ => self.told.last_text.clone(),
+        }
+    }
+
+    fn conclude(&mut self, verdict: Verdict) -> Status {
+        let summary = self.summary_file().unwrap_or_else(|| self.last_words());
+        let summary = clip(summary.trim().to_owned(), LONGEST_SUMMARY);
+        let text = verdict.message.clone().unwrap_or_else(|| summary.clone());
+        self.record.event(What::Result { status: verdict.status, text });
+        let logs_truncated = self.record.finish();
+        let usage = self.told.usage;
+        Status {
+            status: verdict.status,
+            started_at: self.started_at,
+            completed_at: (self.around.now)(),
+            duration_seconds: self.started.elapsed().as_secs_f64().round() as u64,
+            exit_code: self.exit_code,
+            output_files: outputs::list(&self.directory.join("output")),
+            summary,
+            error_message: verdict.message,
+            logs_truncated,
+            usage: (usage != Usage::default()).then_some(usage),
+        }
+    }
+}
+
+/// Which limit of the budget is passed.
+fn used_up(task: &Assignment, told: &Told) -> Option<Cut> {
+    let used = &told.usage;
+    let tokens = used.input_tokens + used.output_tokens;
+    let over = |what: &str, used: u64, limit: Option<u64>| {
+        let limit = limit.filter(|limit| used > *limit)?;
+        Some(Cut::Budget(format!("{used} {what} of {limit}")))
+    };
+    let cost = || {
+        let (used, limit) = (used.cost_usd?, task.max_cost_usd?);
+        (used > limit).then(|| Cut::Budget(format!("{used:.4} USD of {limit:.4}")))
+    };
+    over("tokens", tokens, task.max_tokens)
+        .or_else(|| over("turns", used.turns, task.max_turns))
+        .or_else(cost)
+}
+
+/// The text of a regular file.
+fn read_text(path: &Path, longest: u64) -> Result<String, String> {
+    use rustix::fs::{Mode, OFlags, open};
+    // Whatever the agent put there, opening it must not wait for somebody at the other end.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::File::from(open(path, flags, Mode::empty()).map_err(|error| error.to_string())?);
+    let about = file.metadata().map_err(|error| error.to_string())?;
+    if !about.is_file() || about.len() > longest {
+        return Err(format!("not a file of at most {longest} bytes"));
+    }
+    let mut bytes = Vec::new();
+    file.take(longest).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Whole or not at all, and after everything else of the task.
+fn write_status(directory: &Path, status: &Status) -> Result<(), String> {
+    let (path, fresh) = (directory.join("status.json"), directory.join(".status.json.new"));
+    _ = fs::remove_file(&fresh);
+    let written = serde_json::to_vec_pretty(status).map_err(std::io::Error::from).and_then(|text| {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&fresh)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        fs::rename(&fresh, &path)
+    });
+    written.map_err(|error| {
+        _ = fs::remove_file(&fresh);
+        format!("cannot write {}: {error}", path.display())
+    })
+}
+
+fn tell_webhook(task: &Assignment, around: &Surroundings<'_>, status: &Status) {
+    let Some(url) = &task.webhook else { return };
+    let variable = |name: &str| around.variables.get(name).cloned();
+    let secret = variable(SECRET).filter(|secret| !secret.is_empty());
+    let webhook = Webhook {
+        url,
+        secret: secret.as_deref(),
+        proxy: proxy_for(url, variable),
+        time: (around.now)().as_second(),
+    };
+    if let Err(error) = webhook.tell(&Completion::of(task.task_id, status)) {
+        // The server sees the end of this process, too.
+        eprintln!("run-task: the webhook was not told: {error}");
+    }
+}
