@@ -204,6 +204,11 @@ impl Verb {
             Self::Egress(Egress::Record(args)) => args.exec.how.json,
             Self::Secrets(Secrets::Set(args)) => args.shape.json,
             Self::Secrets(Secrets::List(shape)) => shape.json,
+            Self::Task(Task::Run(args)) => args.shape.json,
+            Self::Task(Task::List(args)) => args.shape.json,
+            Self::Task(Task::Show(args) | Task::Retry(args)) => args.shape.json,
+            Self::Task(Task::Files(args)) => args.shape.json,
+            Self::Task(Task::Logs(_) | Task::Cancel(_)) => false,
             Self::Template(Template::Ls(shape)) | Self::Tenant(Tenant::Ls(shape)) => shape.json,
             Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun | Self::Up(_) => false,
             Self::Mcp(_) | Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => {

@@ -100,6 +100,7 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Ps(args) => commands::ps::ps(args, &context).await?,
         Verb::Kill(args) => commands::kill::kill(args, &context).await?,
         Verb::Lease(verb) => commands::lease::lease(verb, &context).await?,
+        Verb::Task(verb) => commands::task::task(verb, &context).await?,
         Verb::Events(args) => commands::events::events(args, &context).await?,
         Verb::Keys(verb) => commands::keys::keys(verb, &context).await?,
         Verb::Audit(verb) => commands::audit::audit(verb, &context).await?,

@@ -72,6 +72,7 @@ pub struct CodeSettings {
 pub struct WorkerSettings {
     /// Whether anybody may have one.
     pub enabled: bool,
+    pub min_timeout_minutes: u32,
     pub default_timeout_minutes: u32,
     pub max_timeout_minutes: u32,
     /// How many work at the same time on this node.
@@ -105,6 +106,7 @@ impl WorkerSettings {
     pub fn off(shared: PathBuf, at: SocketAddr) -> Self {
         Self {
             enabled: false,
+            min_timeout_minutes: 1,
             default_timeout_minutes: 30,
             max_timeout_minutes: 120,
             max_concurrent_workers: 3,

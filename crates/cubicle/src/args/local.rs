@@ -204,6 +204,10 @@ pub(crate) struct Up {
     #[arg(long)]
     pub(crate) without_keys: bool,
 
+    /// Let AI workers be spawned (see 'cubicle task'); AI_WORKER_ENABLED=true says the same
+    #[arg(long)]
+    pub(crate) workers: bool,
+
     /// What to log: a level, or names with levels, as in info,cubicle_server=debug
     #[arg(long, value_name = "FILTER")]
     pub(crate) log: Option<String>,

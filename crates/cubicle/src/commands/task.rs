@@ -218,9 +218,10 @@ async fn files(args: &TaskFiles, client: &Client) -> Result<(), Fault> {
     let mut download = client.task_file(args.id, name).await?;
     let unwritable = |error| Fault::new(Kind::Internal, "cannot write the file").because(error);
     let mut to: Box<dyn Write> = match &args.output {
-        Some(path) => Box::new(std::fs::File::create(path).map_err(|error| {
-            invalid(format!("cannot write to {}", path.display())).because(error)
-        })?),
+        Some(path) => Box::new(
+            std::fs::File::create(path)
+                .map_err(|error| invalid(format!("cannot write to {}", path.display())).because(error))?,
+        ),
         None => Box::new(std::io::stdout().lock()),
     };
     while let Some(bytes) = download.next().await? {

@@ -5,6 +5,7 @@ mod code;
 mod egress;
 mod home;
 mod sealing;
+mod workers;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use cubicle_model::pool::PoolSpec;
 use cubicle_model::template::Recipe;
 use cubicle_model::{Fault, Kind, Root, Scope, TemplateRef};
 use cubicle_server::{
-    KeySecret, LogMasks, Server, Settings, SpanCounts, Surroundings, TokenSettings, Variables, hash_of_secret,
+    KeySecret, LogMasks, Server, Settings, SpanCounts, Surroundings, TokenSettings, Variables,
+    WorkerSettings, hash_of_secret,
 };
 use cubicle_store::{Actor, Context as StoreContext, Key, Store};
 use tokio::net::TcpListener;
@@ -116,6 +118,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         sealing_keys,
         egress,
         code: code::settings(context, prepared, &clock).await?,
+        workers: workers::settings(context, args.workers, listen)?,
         log_masks,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),
@@ -124,6 +127,9 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     store.join(home.node, address.clone(), clock.now()).await?;
     let pool = u32::try_from(asked.pool_size.unwrap_or(4)).unwrap_or(u32::MAX);
     first_things(&store, &home, &clock, pool, asked.image.map(Root::Directory)).await?;
+    if settings.workers.enabled {
+        ensure_worker_template(&store, &home, &clock, workers::recipe(&context.settings.workers)).await?;
+    }
     keep_time(&clock);
     let mut signals = Signals::catch()?;
     let server = Server::start(store, Arc::new(backend), home.node, settings, surroundings).await?;
@@ -308,6 +314,24 @@ async fn first_things(
     home.write_first_key(secret.expose())?;
     store.create_key(context(), key, hash_of_secret(secret.expose())).await?;
     Ok(())
+}
+
+/// What workers run in. Where somebody has changed it, it stays so.
+async fn ensure_worker_template(
+    store: &Store,
+    home: &Home,
+    clock: &Clock,
+    recipe: Recipe,
+) -> Result<(), Fault> {
+    let name = WorkerSettings::TEMPLATE.parse();
+    let name = name.map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?;
+    let at = TemplateRef { owner: None, name };
+    if store.template(at.clone()).await?.is_some() {
+        return Ok(());
+    }
+    recipe.check().map_err(|bad| Fault::new(Kind::Invalid, format!("ai_worker_config.resources: {bad}")))?;
+    let context = StoreContext { node: home.node, now: clock.now(), actor: Actor::system() };
+    store.put_template(context, at, recipe, None).await.map(drop)
 }
 
 fn greet(

@@ -10,7 +10,7 @@ use cubicle_egress::redact::Shapes;
 use cubicle_model::pool::PoolSpec;
 use cubicle_model::template::Recipe;
 use cubicle_model::{Fault, Kind, NodeId, TemplateRef, Timestamp};
-use cubicle_server::{LogMasks, SealingKeys, Server, Settings, Surroundings};
+use cubicle_server::{LogMasks, SealingKeys, Server, Settings, Surroundings, WorkerSettings};
 use cubicle_store::{Actor, Context as StoreContext, Random, Store};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -144,7 +144,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         longest_queue: 1000,
         lease_ttl_seconds: 600,
         exec_timeout_seconds: None,
-        blobs,
+        blobs: blobs.clone(),
         journal_retention: DAY,
         record_retention: DAY,
         keyless: true,
@@ -157,6 +157,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         tokens: None,
         egress: None,
         code: Default::default(),
+        workers: WorkerSettings::off(blobs.join("shared"), address),
         span_counts: None,
     }
 }

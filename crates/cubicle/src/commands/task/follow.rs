@@ -138,9 +138,15 @@ mod tests {
         let plain = |line: &Line| anstream::adapter::strip_str(&shown(line)).to_string();
         let table = [
             (event(r#""type":"text","text":"two\nlines""#), "two\nlines\n"),
-            (event(r#""type":"tool_call","id":"1","name":"Bash","input":{"command":"ls"}"#), "· Bash {\"command\":\"ls\"}\n"),
+            (
+                event(r#""type":"tool_call","id":"1","name":"Bash","input":{"command":"ls"}"#),
+                "· Bash {\"command\":\"ls\"}\n",
+            ),
             (event(r#""type":"tool_result","id":"1","output":"fine","is_error":false"#), ""),
-            (event(r#""type":"tool_result","id":"1","output":"no such file","is_error":true"#), "  failed: no such file\n"),
+            (
+                event(r#""type":"tool_result","id":"1","output":"no such file","is_error":true"#),
+                "  failed: no such file\n",
+            ),
             (Line::of("{not json"), "{not json\n"),
         ];
         for (line, expected) in table {
