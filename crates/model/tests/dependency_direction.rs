@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("egress", &["model", "sys"]),
     ("envs", &["model"]),
     ("tools", &["model", "guest"]),
-    ("worker", &["model"]),
+    ("worker", &["model", "tests-scripted-model"]),
     ("agents", &["model", "worker"]),
     ("server", &["model", "guest", "backend", "store", "api", "egress", "envs", "tools", "worker", "agents"]),
     (
@@ -39,6 +39,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "agents",
             "tests-leftovers",
             "tests-postgresql",
+            "tests-scripted-model",
         ],
     ),
 ];
