@@ -19,8 +19,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("envs", &["model"]),
     ("worker", &["model"]),
     ("workspace", &["model", "worker"]),
-    ("tools", &["model", "guest"]),
-    ("server", &["model", "guest", "backend", "store", "api", "egress", "envs", "tools"]),
+    ("tools", &["model", "guest", "workspace"]),
+    ("server", &["model", "guest", "backend", "store", "api", "egress", "envs", "tools", "workspace"]),
     (
         "cubicle",
         &[
@@ -35,6 +35,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "envs",
             "server",
             "tools",
+            "workspace",
             "tests-leftovers",
             "tests-postgresql",
         ],
