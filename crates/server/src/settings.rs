@@ -28,6 +28,8 @@ pub struct Settings {
     pub exec_timeout_seconds: Option<f64>,
     /// Where artifacts and journals of sandboxes that are gone are kept.
     pub blobs: PathBuf,
+    /// Files that outlive sandboxes, by tenant.
+    pub shared: PathBuf,
     pub journal_retention: Duration,
     /// Of ended leases, execs, events and idempotency keys.
     pub record_retention: Duration,

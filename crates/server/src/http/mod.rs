@@ -26,6 +26,7 @@ mod system;
 mod templates;
 mod terminal;
 mod tools;
+mod workspace;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -90,6 +91,13 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(files::watch))
         .routes(routes!(tools::list))
         .routes(routes!(tools::call))
+        .routes(routes!(tools::call_anywhere))
+        .routes(routes!(workspace::list))
+        .routes(routes!(workspace::read, workspace::write, workspace::delete))
+        .routes(routes!(workspace::rename))
+        .routes(routes!(workspace::versions))
+        .routes(routes!(workspace::list_skills, workspace::create_skill))
+        .routes(routes!(workspace::get_skill))
         .routes(routes!(templates::list))
         .routes(routes!(templates::get, templates::put, templates::delete))
         .routes(routes!(secrets::list))
