@@ -48,6 +48,16 @@ pub trait Bench: Send + Sync {
 
     /// Files that outlive sandboxes, where there are any.
     fn workspace(&self) -> Option<&dyn Workspace>;
+
+    /// AI workers, where a server has them.
+    fn workers(&self) -> Option<&dyn Workers>;
+}
+
+/// Has AI workers do things.
+#[async_trait]
+pub trait Workers: Send + Sync {
+    /// Does one of the tools for them, with its arguments and its answer as the table has them.
+    async fn work(&self, tool: &str, arguments: Value) -> Result<Value, ToolError>;
 }
 
 /// Provides the files that a tenant's assistants and workers share.

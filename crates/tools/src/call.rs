@@ -63,6 +63,11 @@ pub async fn call_without_sandbox(
         let workspace = bench.workspace().ok_or_else(no_such_tool)?;
         return workspace.work(definition.name, arguments).await;
     }
+    if let Some(definition) = definitions::workers().iter().find(|definition| definition.name == name) {
+        check(definition, &arguments)?;
+        let workers = bench.workers().ok_or_else(needs_server)?;
+        return workers.work(definition.name, arguments).await;
+    }
     Err(match definitions::definition(name) {
         Some(_) => ToolError::new(Kind::Invalid, "needs_sandbox", format!("'{name}' is done in a sandbox"))
             .hint(format!("POST /api/v1/sandboxes/SANDBOX/tools/{name}")),
@@ -87,6 +92,11 @@ fn check(definition: &definitions::Definition, arguments: &Value) -> Result<(), 
 pub(crate) fn no_such_tool() -> ToolError {
     ToolError::new(Kind::NotFound, "no_such_tool", "there is no such tool")
         .hint("GET /api/v1/tools, or tools/list, names those that there are")
+}
+
+fn needs_server() -> ToolError {
+    ToolError::new(Kind::Denied, "needs_server", "workers are spawned by a server, and there is none here")
+        .hint("start one with 'cubicle up --workers', and this with 'cubicle mcp --server URL'")
 }
 
 pub(crate) fn parsed<T: DeserializeOwned>(arguments: Value) -> Result<T, ToolError> {

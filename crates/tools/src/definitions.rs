@@ -4,6 +4,7 @@ mod execs;
 mod files;
 mod sandboxes;
 mod skills;
+mod workers;
 mod workspace;
 
 use std::sync::LazyLock;
@@ -84,6 +85,17 @@ pub(crate) fn workspace() -> &'static [Definition] {
     static ALL: LazyLock<Vec<Definition>> =
         LazyLock::new(|| workspace::definitions().into_iter().chain(skills::definitions()).collect());
     &ALL
+}
+
+/// Tools for AI workers, which have sandboxes of their own.
+pub(crate) fn workers() -> &'static [Definition] {
+    static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| workers::definitions().into());
+    &ALL
+}
+
+/// Tools that are done in no sandbox of the caller's.
+pub(crate) fn without_sandbox() -> impl Iterator<Item = &'static Definition> {
+    workspace().iter().chain(workers())
 }
 
 pub fn definition(name: &str) -> Option<&'static Definition> {

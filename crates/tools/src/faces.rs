@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::definitions::{Definition, definitions, lifecycle, workspace};
+use crate::definitions::{Definition, definitions, lifecycle, without_sandbox};
 
 /// What is called over the API, and whether in a sandbox.
 fn for_clients() -> impl Iterator<Item = (bool, &'static Definition)> {
     let in_sandboxes = definitions().iter().map(|definition| (true, definition));
-    in_sandboxes.chain(workspace().iter().map(|definition| (false, definition)))
+    in_sandboxes.chain(without_sandbox().map(|definition| (false, definition)))
 }
 
 /// As the API's own clients get it.
@@ -48,8 +48,8 @@ pub fn mcp_form() -> Value {
 
 /// What an MCP server has. Where no other place names the sandbox, an argument does.
 pub(crate) fn all_for_mcp() -> impl Iterator<Item = Definition> {
-    let without_sandbox = lifecycle().iter().chain(workspace()).cloned();
-    definitions().iter().map(Definition::with_sandbox).chain(without_sandbox)
+    let others = lifecycle().iter().chain(without_sandbox()).cloned();
+    definitions().iter().map(Definition::with_sandbox).chain(others)
 }
 
 pub(crate) fn mcp_tool(definition: &Definition) -> Value {
@@ -130,5 +130,8 @@ mod tests {
         assert!(fields::<crate::workspace::Delete>("delete_workspace"));
         assert!(fields::<crate::workspace::Move>("move_workspace"));
         assert!(fields::<crate::workspace::CreateSkill>("create_skill"));
+        assert!(fields::<crate::workers::SpawnWorker>("spawn_worker"));
+        assert!(fields::<crate::workers::ReadTaskResult>("read_task_result"));
+        assert!(fields::<crate::workers::ListWorkerTasks>("list_worker_tasks"));
     }
 }

@@ -13,9 +13,10 @@ mod faces;
 mod guest;
 pub mod mcp;
 mod output;
+pub mod workers;
 pub mod workspace;
 
-pub use bench::{Bench, CreateSandbox, Follow, Lifecycle, Output, SandboxShown, What, Workspace};
+pub use bench::{Bench, CreateSandbox, Follow, Lifecycle, Output, SandboxShown, What, Workers, Workspace};
 pub use call::{Quiet, Watch, call, call_without_sandbox};
 pub use definitions::{Annotations, Definition, definition, definitions, lifecycle};
 pub use error::ToolError;

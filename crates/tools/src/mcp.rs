@@ -148,7 +148,7 @@ async fn carry_out(
     mut arguments: Value,
     watch: &dyn Watch,
 ) -> Result<Value, ToolError> {
-    if crate::definitions::workspace().iter().any(|definition| definition.name == name) {
+    if crate::definitions::without_sandbox().any(|definition| definition.name == name) {
         return call::call_without_sandbox(bench, name, arguments).await;
     }
     if crate::definitions::definition(name).is_none() {
@@ -210,10 +210,16 @@ fn result(outcome: Result<Value, ToolError>) -> CallToolResult {
     }
 }
 
-/// Takes a picture out of an answer, to be shown beside it.
-fn pictures(answer: &mut Value) -> Option<ContentBlock> {
+/// Takes pictures out of an answer, to be shown beside it: the answer itself, or files that it has.
+fn pictures(answer: &mut Value) -> Vec<ContentBlock> {
+    let own = picture(answer);
+    let files = answer.get_mut("contents").and_then(Value::as_object_mut);
+    own.into_iter().chain(files.into_iter().flat_map(|files| files.values_mut()).filter_map(picture)).collect()
+}
+
+fn picture(answer: &mut Value) -> Option<ContentBlock> {
     let kind = answer["type"].as_str().filter(|kind| is_picture(kind))?.to_owned();
-    let whole = answer["encoding"] == "base64" && answer["truncated"] == false;
+    let whole = answer["encoding"] == "base64" && answer["truncated"] != true;
     let object = answer.as_object_mut().filter(|_| whole)?;
     // What is larger than models take stays where it is.
     let content =

@@ -11,7 +11,8 @@ use cubicle_model::egress::LeaseEgress;
 use cubicle_model::{ExecId, ExecSpec, Exit, Kind, Lease, LeaseId, LeaseStatus, Sandbox, SandboxId, Scope};
 use cubicle_store::Page;
 use cubicle_tools::{
-    Bench, CreateSandbox, Follow, Lifecycle, Output, OverGuest, SandboxShown, ToolError, What, Workspace,
+    Bench, CreateSandbox, Follow, Lifecycle, Output, OverGuest, SandboxShown, ToolError, What, Workers,
+    Workspace,
 };
 use serde_json::Value;
 use tokio::task::AbortHandle;
@@ -20,6 +21,7 @@ use tracing::debug;
 use super::code::CodeRequest;
 use super::execs::{ExecRequest, Program};
 use super::leases::{Gifts, LeaseRequest};
+use super::tasks::Conversation;
 use super::{App, Caller};
 use crate::journal;
 
@@ -36,6 +38,7 @@ pub(crate) struct CallersBench {
     pub(crate) caller: Caller,
     /// Calls that name no sandbox share one within a session; without sessions, all of a caller's do.
     pub(crate) session: Option<String>,
+    pub(crate) conversation: Conversation,
 }
 
 /// What is noted of a tool that changes files.
@@ -210,6 +213,10 @@ impl Bench for CallersBench {
     }
 
     fn workspace(&self) -> Option<&dyn Workspace> {
+        Some(self)
+    }
+
+    fn workers(&self) -> Option<&dyn Workers> {
         Some(self)
     }
 }

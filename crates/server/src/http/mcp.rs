@@ -21,6 +21,7 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 
 use super::problem::Problem;
 use super::request::LARGEST_JSON;
+use crate::app::tasks::Conversation;
 use crate::app::tools::CallersBench;
 use crate::app::{App, Caller};
 
@@ -58,7 +59,11 @@ impl Benches for OfRequest {
         let parts = context.extensions.get::<Parts>().ok_or_else(unknown)?;
         let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(unknown)?;
         let session = parts.headers.get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
-        Ok(Arc::new(CallersBench { app: Arc::clone(&self.0), caller, session }))
+        let conversation = Conversation {
+            // What the client is called, where it does not say how it is used.
+            ..Conversation::of(&context.meta.0)
+        };
+        Ok(Arc::new(CallersBench { app: Arc::clone(&self.0), caller, session, conversation }))
     }
 }
 

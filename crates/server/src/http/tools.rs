@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::problem::Answer;
 use super::request::{Id, IdAnd, Json, Query};
+use crate::app::tasks::Conversation;
 use crate::app::tools::CallersBench;
 use crate::app::{App, Caller};
 
@@ -51,7 +52,7 @@ pub(super) async fn call(
 ) -> Answer<Reply<Value>> {
     // Whose sandbox it is comes before what is wrong with the call.
     app.in_use(&caller, sandbox).await?;
-    let bench = CallersBench { app, caller, session: None };
+    let bench = CallersBench { app, caller, session: None, conversation: Conversation::default() };
     let answer = cubicle_tools::call(&bench, sandbox, &tool, Value::Object(arguments), &Quiet).await?;
     Ok(Reply(answer))
 }
@@ -68,6 +69,6 @@ pub(super) async fn call_anywhere(
     Id(tool): Id<String>,
     Json(arguments): Json<Map<String, Value>>,
 ) -> Answer<Reply<Value>> {
-    let bench = CallersBench { app, caller, session: None };
+    let bench = CallersBench { app, caller, session: None, conversation: Conversation::default() };
     Ok(Reply(cubicle_tools::call_without_sandbox(&bench, &tool, Value::Object(arguments)).await?))
 }

@@ -4,6 +4,7 @@
 mod asked;
 mod assignment;
 mod result;
+mod tools;
 mod verdict;
 mod working;
 
