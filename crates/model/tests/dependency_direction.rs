@@ -17,6 +17,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("api", &["model"]),
     ("egress", &["model", "sys"]),
     ("envs", &["model"]),
+    ("worker", &["model"]),
+    ("workspace", &["model", "worker"]),
     ("tools", &["model", "guest"]),
     ("worker", &["model"]),
     ("agents", &["model", "worker"]),
