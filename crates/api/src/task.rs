@@ -14,7 +14,12 @@ use crate::{Bill, BytesText, schema};
 #[serde(deny_unknown_fields)]
 pub struct CreateTask {
     /// The prompt.
-    #[schema(min_length = 1, max_length = 1048576, pattern = r"\S", example = "Analyse data/spending.csv and draw a chart")]
+    #[schema(
+        min_length = 1,
+        max_length = 1048576,
+        pattern = r"\S",
+        example = "Analyse data/spending.csv and draw a chart"
+    )]
     pub task_description: String,
     /// Paths in the shared workspace; copied to the task's `context/`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

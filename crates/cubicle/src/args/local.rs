@@ -204,6 +204,10 @@ pub(crate) struct Up {
     #[arg(long)]
     pub(crate) without_keys: bool,
 
+    /// Let AI workers be given tasks
+    #[arg(long)]
+    pub(crate) workers: bool,
+
     /// What to log: a level, or names with levels, as in info,cubicle_server=debug
     #[arg(long, value_name = "FILTER")]
     pub(crate) log: Option<String>,

@@ -11,7 +11,7 @@ const PROVIDERS: [&str; 3] = ["anthropic", "google", "openai"];
 /// policy that a person writes must say what it can keep, but one that nobody wrote must not stop every sandbox.
 pub(crate) fn default_policy(template: &str, settings: &Egress, found: &Found) -> String {
     match template {
-        "task" => allowlist(&PROVIDERS, found),
+        "task" | "worker" => allowlist(&PROVIDERS, found),
         "agent" => allowlist(&[&PROVIDERS[..], &["git"]].concat(), found),
         "workflow" => open(settings),
         _ => allowlist(&["python"], found),

@@ -5,6 +5,7 @@ mod code;
 mod egress;
 mod home;
 mod sealing;
+mod workers;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -100,6 +101,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         Some(false) => None,
         _ => Some(egress::settings(context, home.path(), listen, asked.log.clone(), clock.wall()).await?),
     };
+    let workers = workers::settings(args, context, listen)?;
     let settings = Settings {
         address: address.clone(),
         capacity: asked.capacity.unwrap_or(200),
@@ -116,6 +118,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         sealing_keys,
         egress,
         code: code::settings(context, prepared, &clock).await?,
+        workers: workers.clone(),
         log_masks,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),
@@ -124,6 +127,10 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     store.join(home.node, address.clone(), clock.now()).await?;
     let pool = u32::try_from(asked.pool_size.unwrap_or(4)).unwrap_or(u32::MAX);
     first_things(&store, &home, &clock, pool, asked.image.map(Root::Directory)).await?;
+    let own = StoreContext { node: home.node, now: clock.now(), actor: Actor::system() };
+    let has_gvisor =
+        probed.level(cubicle_model::Isolation::Gvisor).is_some_and(|level| level.unmet.is_empty());
+    workers::ensure_template(&store, own, &workers, backend.facts().cgroups, has_gvisor).await?;
     keep_time(&clock);
     let mut signals = Signals::catch()?;
     let server = Server::start(store, Arc::new(backend), home.node, settings, surroundings).await?;

@@ -11,6 +11,7 @@ pub(crate) mod leases;
 pub(crate) mod live;
 pub(crate) mod sandboxes;
 pub(crate) mod secrets;
+pub(crate) mod tasks;
 pub(crate) mod templates;
 pub(crate) mod tidings;
 mod to_its_end;
@@ -25,6 +26,7 @@ use cubicle_envs::Environments;
 use cubicle_guest::client::Guest;
 use cubicle_model::{ExecId, Fault, Kind, NodeId, SandboxId, Timestamp};
 use cubicle_store::{Actor, Context, Room, Store};
+use cubicle_workspace::SharedWorkspace;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -46,6 +48,7 @@ pub(crate) use caller::Caller;
 use census::Census;
 use code::warming::Warming;
 use live::Live;
+use tasks::Workers;
 use templates::Templates;
 use tidings::Tidings;
 use to_its_end::ToItsEnd;
@@ -73,6 +76,9 @@ pub(crate) struct App {
     /// Python environments, where they can be made.
     pub(crate) environments: Option<Arc<Environments>>,
     pub(crate) warming: Warming,
+    /// What tasks and assistants share.
+    pub(crate) shared: SharedWorkspace,
+    pub(crate) workers: Workers,
     pub(crate) metrics: Metrics,
     pub(crate) census: Census,
     pub(crate) keeper: Keeper,
@@ -107,6 +113,7 @@ impl App {
         let tokens = settings.tokens.clone().map(Tokens::new);
         let egress = settings.egress.clone().map(Egress::new).transpose()?.map(Arc::new);
         let environments = settings.code.environments.clone();
+        let shared = SharedWorkspace::open(settings.workers.shared.clone())?;
         let metrics = Metrics::new(settings.span_counts.as_ref());
         Ok(Arc::new(Self {
             store,
@@ -125,6 +132,8 @@ impl App {
             egress,
             environments,
             warming: Warming::default(),
+            shared,
+            workers: Workers::default(),
             metrics,
             census: Census::default(),
             keeper: Keeper::default(),

@@ -140,6 +140,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
     const DAY: Duration = Duration::from_secs(24 * 3600);
     Settings {
         address: format!("http://{address}"),
+        workers: cubicle_server::WorkerSettings::off(blobs.with_file_name("shared"), address),
         capacity: 200,
         longest_queue: 1000,
         lease_ttl_seconds: 600,

@@ -17,7 +17,7 @@ use crate::gateway::{self, Options};
 use crate::settings;
 
 /// Templates that have a policy when nobody wrote one; every other has that of `default`.
-const NAMED: [&str; 5] = ["default", "python", "task", "agent", "workflow"];
+const NAMED: [&str; 6] = ["default", "python", "task", "worker", "agent", "workflow"];
 
 /// `home` is where the gateway's authority is kept, `listen` where the control plane is.
 pub(super) async fn settings(

@@ -51,11 +51,7 @@ const PROVIDERS: [(&str, Provider); 2] = [
     ),
     (
         "gemini",
-        Provider {
-            base: "google",
-            base_variable: "GOOGLE_GEMINI_BASE_URL",
-            key_variable: "GEMINI_API_KEY",
-        },
+        Provider { base: "google", base_variable: "GOOGLE_GEMINI_BASE_URL", key_variable: "GEMINI_API_KEY" },
     ),
 ];
 
@@ -68,9 +64,10 @@ impl App {
     /// The lease of a task. Asked for again it is the same one; a `round` is for another, after one that ended too early.
     pub(super) async fn lease_for(&self, task: &Task, round: u32) -> Result<LeaseRequest, Fault> {
         let options = Options::of(task)?;
-        let tree = self.tree(&task.tenant)?;
+        let tree = self.shared.of(&task.tenant);
         let program = self.settings.workers.program.clone().ok_or_else(off)?;
-        let mount = |source: PathBuf, target: String, read_only| Mount { source, target: target.into(), read_only };
+        let mount =
+            |source: PathBuf, target: String, read_only| Mount { source, target: target.into(), read_only };
         let mut mounts = vec![
             mount(tree.task_path(task.id), TASK.into(), false),
             mount(tree.shared_path(), SHARED.into(), true),
@@ -154,7 +151,9 @@ impl App {
 
     /// Where the agent finds its provider. The key is a word that says nothing: the gateway puts the real one in its place.
     fn access_to_model(&self, agent: &str) -> BTreeMap<String, String> {
-        let Some(provider) = provider_of(agent).filter(|_| self.egress.is_some()) else { return BTreeMap::new() };
+        let Some(provider) = provider_of(agent).filter(|_| self.egress.is_some()) else {
+            return BTreeMap::new();
+        };
         BTreeMap::from([
             (provider.base_variable.into(), format!("http://{}.egress.internal", provider.base)),
             (provider.key_variable.into(), "set-by-the-gateway".into()),
