@@ -18,6 +18,9 @@ export CUBICLE_TEST_MCP ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cu
 # What makes Python environments; likewise.
 export CUBICLE_TEST_UV ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/uv/bin/uv)
 
+# The AI coding agents that workers run; likewise.
+export CUBICLE_TEST_AGENTS ?= $(wildcard $(or $(CUBICLE_CI_CACHE),$(HOME)/.cache/cubicle)/agents)
+
 # mold links several times faster than the default linker. It is used only where the C compiler can drive it.
 ifneq ($(shell cc -fuse-ld=mold -Wl,--version 2>/dev/null | grep -c '^mold'),0)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=mold

@@ -20,7 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("worker", &["model"]),
     ("workspace", &["model", "worker"]),
     ("tools", &["model", "guest"]),
-    ("worker", &["model"]),
+    ("worker", &["model", "tests-scripted-model"]),
     ("agents", &["model", "worker"]),
     ("server", &["model", "guest", "backend", "store", "api", "egress", "envs", "tools", "worker", "agents"]),
     (
@@ -41,6 +41,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "agents",
             "tests-leftovers",
             "tests-postgresql",
+            "tests-scripted-model",
         ],
     ),
 ];

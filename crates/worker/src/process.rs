@@ -1,6 +1,7 @@
 //! One program in a process group of its own: what it says, line by line, and the watchdogs that end it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -21,6 +22,8 @@ pub(crate) struct Launch {
     /// The whole environment.
     pub(crate) variables: BTreeMap<String, String>,
     pub(crate) directory: PathBuf,
+    /// A file that it reads; nothing without one.
+    pub(crate) stdin: Option<PathBuf>,
 }
 
 /// When a program is ended.
@@ -117,7 +120,11 @@ impl Launch {
         #[expect(clippy::disallowed_methods, reason = "running a program is what a worker is for")]
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).env_clear().envs(&self.variables).current_dir(&self.directory);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let stdin = match &self.stdin {
+            Some(path) => File::open(path)?.into(),
+            None => Stdio::null(),
+        };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn()?;
         let group = Group(i32::try_from(child.id()).ok().and_then(Pid::from_raw));
         let (sender, heard) = sync_channel(64);
@@ -254,9 +261,10 @@ impl<'a> Attendance<'a> {
         false
     }
 
-    /// Asks the program to end. The first reason stays.
+    /// Asks the program to end. The first reason stays. A budget counts also when the program was faster.
     fn cut(&mut self, why: Cut) {
-        if self.cut.is_none() && self.ended.is_none() {
+        let too_late = self.ended.is_some() && !matches!(why, Cut::Budget(_));
+        if self.cut.is_none() && !too_late {
             self.cut = Some(why);
             self.kill_at = Some(Instant::now() + self.watch.grace);
             self.group.signal(Signal::TERM);
@@ -327,6 +335,7 @@ mod tests {
             arguments: vec!["-c".into(), script.into()],
             variables: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
             directory: "/".into(),
+            stdin: None,
         }
     }
 

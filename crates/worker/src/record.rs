@@ -24,11 +24,13 @@ struct Size {
     tail: usize,
 }
 
+type Tell<'a> = Box<dyn FnMut(&[u8]) + 'a>;
+
 pub(crate) struct Record<'a> {
     events: Capped,
     transcript: Capped,
     /// Each event is told there too, for whoever watches.
-    tell: Box<dyn FnMut(&[u8]) + 'a>,
+    tell: Tell<'a>,
     now: fn() -> Timestamp,
 }
 

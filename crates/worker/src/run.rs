@@ -14,10 +14,11 @@ use crate::event::What;
 use crate::process::{Cut, Ending, Interruption, Launch, Watch};
 use crate::prompt::{self, SUMMARY};
 use crate::record::{Record, clip};
+use crate::repo::{Git, NotCloned, Repository};
 use crate::status::Usage;
 use crate::verdict::{self, Verdict};
 use crate::webhook::{Webhook, proxy_for};
-use crate::{Assignment, Completion, Status, outputs};
+use crate::{Assignment, Completion, Status, outputs, skills};
 
 /// What a worker has beside its assignment.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ const LONGEST_PROMPT: u64 = 4 << 20;
 const LONGEST_SUMMARY: usize = 16 * 1024;
 /// Between being asked to end and being killed.
 const GRACE: Duration = Duration::from_secs(5);
+/// For the patch, which is made also when the time of the task is over.
+const PATCH_TIME: Duration = Duration::from_secs(20);
 /// For the one question about the summary.
 const SUMMARY_TIME: Duration = Duration::from_secs(120);
 
@@ -61,6 +64,8 @@ pub fn run(
         record: &mut record,
         told: Told::default(),
         exit_code: None,
+        variables: around.variables.clone().into_iter().filter(|(name, _)| name != SECRET).collect(),
+        repository: None,
     };
     let verdict = course.go();
     let status = course.conclude(verdict);
@@ -106,6 +111,9 @@ struct Course<'a, 'r> {
     told: Told,
     /// Of the agent.
     exit_code: Option<i32>,
+    /// What the worker was given, without its secrets.
+    variables: BTreeMap<String, String>,
+    repository: Option<Repository>,
 }
 
 impl<'a> Course<'a, '_> {
@@ -127,15 +135,16 @@ impl<'a> Course<'a, '_> {
         for needed in [self.directory.join("output"), self.around.state.clone()] {
             fs::create_dir_all(&needed).map_err(|error| cannot(&needed, error))?;
         }
-        let mut variables = self.around.variables.clone();
-        variables.remove(SECRET);
-        let place = self.directory.clone();
+        self.repository = self.clone_repository()?;
+        let skills = self.copy_skills(agent.as_ref());
+        let place =
+            self.repository.as_ref().map_or(&self.directory, |repository| &repository.directory).clone();
         let job = Job {
             assignment: self.task,
-            prompt: prompt::framed(&asked, &self.directory, &self.around.shared, &place, &[]),
+            prompt: prompt::framed(&asked, &self.directory, &self.around.shared, &place, &skills),
             directory: place,
             state: self.around.state.clone(),
-            variables,
+            variables: self.variables.clone(),
         };
         let plan = agent.prepare(&job).map_err(Verdict::failed)?;
         for (path, text) in &plan.files {
@@ -148,7 +157,7 @@ impl<'a> Course<'a, '_> {
     }
 
     fn work(&mut self, agent: &dyn Agent, job: &Job<'_>, launch: &Launch) -> Verdict {
-        let deadline = self.started + Duration::from_secs(self.task.timeout_seconds);
+        let deadline = self.deadline();
         let watch = Watch { deadline, idle: Duration::from_secs(self.task.idle_seconds), grace: GRACE };
         let ending = match self.attend(agent, launch, watch) {
             Ok(ending) => ending,
@@ -181,8 +190,13 @@ impl<'a> Course<'a, '_> {
         if self.summary_file().is_some() {
             return;
         }
-        let question = prompt::ask_for_summary(&self.directory);
-        let Some(launch) = agent.ask_again(job, &self.told, &question) else { return };
+        let question = self.around.state.join("question.md");
+        let Some(launch) = agent.ask_again(job, &self.told, question.clone()) else { return };
+        if let Err(error) = fs::write(&question, prompt::ask_for_summary(&self.directory)) {
+            self.record.note(format!("the agent cannot be asked for a summary: {error}"));
+            return;
+        }
+        self.told.begin_another_run();
         self.record.note("there is no summary, so the agent is asked for one");
         // What is said now is about the summary, and must not become the verdict.
         let before = (self.told.outcome.clone(), self.told.last_text.clone());
@@ -202,6 +216,53 @@ impl<'a> Course<'a, '_> {
         }
     }
 
+    fn git(&self) -> Git<'_> {
+        Git {
+            task: &self.directory,
+            state: &self.around.state,
+            variables: &self.variables,
+            interruption: self.around.interruption,
+            deadline: self.deadline(),
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.started + Duration::from_secs(self.task.timeout_seconds)
+    }
+
+    fn clone_repository(&mut self) -> Result<Option<Repository>, Verdict> {
+        let cloned = self.git().repository(self.task.repo.as_deref());
+        cloned.map_err(|trouble| match trouble {
+            NotCloned::Cut(cut) => verdict::cut(self.task, &cut),
+            NotCloned::Failed(why) => Verdict::failed(format!(
+                "the repository cannot be cloned: {why} — is it there, and does the task's egress policy allow its host?"
+            )),
+        })
+    }
+
+    fn copy_skills(&mut self, agent: &dyn Agent) -> Vec<String> {
+        let Some(directory) = agent.skills() else { return Vec::new() };
+        let copied = skills::copy(&self.around.shared.join("skills"), &self.around.state.join(directory));
+        for why in copied.left_out {
+            self.record.note(format!("a skill was left out: {why}"));
+        }
+        copied.names
+    }
+
+    /// What was changed in the repository is a result, also of a task that failed.
+    fn hand_over_changes(&mut self) {
+        let Some(repository) = self.repository.take() else { return };
+        // Whoever cancels a task may still want what it has done.
+        let undisturbed = Interruption::default();
+        let deadline = Instant::now() + PATCH_TIME;
+        let git = Git { deadline, interruption: &undisturbed, ..self.git() };
+        match git.write_patch(&repository, &self.directory.join("output")) {
+            Ok(true) => {}
+            Ok(false) => self.record.note("nothing was changed in the repository"),
+            Err(why) => self.record.note(format!("the changes cannot be written as a patch: {why}")),
+        }
+    }
+
     fn summary_file(&self) -> Option<String> {
         let text = read_text(&self.directory.join("output").join(SUMMARY), 1 << 20).ok()?;
         (!text.trim().is_empty()).then_some(text)
@@ -215,6 +276,7 @@ impl<'a> Course<'a, '_> {
     }
 
     fn conclude(&mut self, verdict: Verdict) -> Status {
+        self.hand_over_changes();
         let summary = self.summary_file().unwrap_or_else(|| self.last_words());
         let summary = clip(summary.trim().to_owned(), LONGEST_SUMMARY);
         let text = verdict.message.clone().unwrap_or_else(|| summary.clone());

@@ -27,29 +27,8 @@ impl Verdict {
 /// A success needs everything: an end by itself, exit 0, the agent's own last word without an error, and no tool that was
 /// silently denied.
 pub(crate) fn of(task: &Assignment, told: &Told, ending: &Ending, last_word_needed: bool) -> Verdict {
-    match &ending.cut {
-        Some(Cut::Cancelled) => return Verdict::ended(TaskStatus::Cancelled, "cancelled while it ran"),
-        Some(Cut::Timeout) => {
-            return Verdict::ended(
-                TaskStatus::Timeout,
-                format!(
-                    "not done within {} seconds: allow more time with timeout_minutes, or ask for less",
-                    task.timeout_seconds
-                ),
-            );
-        }
-        Some(Cut::Idle) => {
-            return Verdict::failed(format!(
-                "the agent said nothing for {} seconds and was ended: the model's service may hang; try again",
-                task.idle_seconds
-            ));
-        }
-        Some(Cut::Budget(what)) => {
-            return Verdict::failed(format!(
-                "the budget is used up: {what}; raise the limit or ask for less"
-            ));
-        }
-        None => {}
+    if let Some(why) = &ending.cut {
+        return cut(task, why);
     }
     if let Some(Outcome::Failed { why }) = &told.outcome {
         return Verdict::failed(why.clone());
@@ -85,6 +64,27 @@ pub(crate) fn of(task: &Assignment, told: &Told, ending: &Ending, last_word_need
         ));
     }
     Verdict { status: TaskStatus::Success, message: None }
+}
+
+/// Of a program that was ended from outside.
+pub(crate) fn cut(task: &Assignment, why: &Cut) -> Verdict {
+    match why {
+        Cut::Cancelled => Verdict::ended(TaskStatus::Cancelled, "cancelled while it ran"),
+        Cut::Timeout => Verdict::ended(
+            TaskStatus::Timeout,
+            format!(
+                "not done within {} seconds: allow more time with timeout_minutes, or ask for less",
+                task.timeout_seconds
+            ),
+        ),
+        Cut::Idle => Verdict::failed(format!(
+            "the agent said nothing for {} seconds and was ended: the model's service may hang; try again",
+            task.idle_seconds
+        )),
+        Cut::Budget(what) => {
+            Verdict::failed(format!("the budget is used up: {what}; raise the limit or ask for less"))
+        }
+    }
 }
 
 fn with_complaints(message: String, ending: &Ending) -> String {

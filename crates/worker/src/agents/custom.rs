@@ -2,6 +2,8 @@
 //!
 //! What it prints are its words. A line that is an event of ours in JSON is taken as that event.
 
+use std::path::PathBuf;
+
 use super::{Agent, Job, Outcome, Plan, Told};
 use crate::event::What;
 use crate::process::{Launch, Stream};
@@ -21,11 +23,16 @@ impl Agent for Custom {
             arguments: arguments.to_vec(),
             variables,
             directory: job.directory.clone(),
+            stdin: None,
         };
         Ok(Plan { files: Vec::new(), launch })
     }
 
-    fn ask_again(&self, _: &Job<'_>, _: &Told, _: &str) -> Option<Launch> {
+    fn ask_again(&self, _: &Job<'_>, _: &Told, _: PathBuf) -> Option<Launch> {
+        None
+    }
+
+    fn skills(&self) -> Option<PathBuf> {
         None
     }
 
