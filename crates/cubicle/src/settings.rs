@@ -27,7 +27,7 @@ pub(crate) use egress::Egress;
 pub(crate) use keys::reference;
 use keys::{KEYS, Key};
 pub(crate) use sandbox::Sandboxes;
-pub(crate) use workers::Workers;
+pub(crate) use workers::{Resources, Workers};
 
 /// Names the file itself, so it is no key of the file.
 const CONFIG_VARIABLE: &str = "CUBICLE_CONFIG";

@@ -89,8 +89,6 @@ pub struct WorkerSettings {
     pub task_retention: Duration,
     /// Refuse tasks that would run without gVisor.
     pub require_gvisor: bool,
-    /// The tree that tasks and assistants share.
-    pub shared: PathBuf,
     /// The directory that has `run-task`; absent where workers are off.
     pub program: Option<PathBuf>,
     pub agents: FindAgent,
@@ -105,7 +103,7 @@ impl WorkerSettings {
     pub const TEMPLATE: &str = "worker";
 
     /// The usual numbers, with workers off.
-    pub fn off(shared: PathBuf, at: SocketAddr) -> Self {
+    pub fn off(at: SocketAddr) -> Self {
         Self {
             enabled: false,
             min_timeout_minutes: 1,
@@ -117,7 +115,6 @@ impl WorkerSettings {
             webhook_secrets: Vec::new(),
             task_retention: Duration::from_secs(48 * 3600),
             require_gvisor: false,
-            shared,
             program: None,
             agents: Arc::new(|_| Ok(None)),
             at,
@@ -131,7 +128,6 @@ impl fmt::Debug for WorkerSettings {
         f.debug_struct("WorkerSettings")
             .field("enabled", &self.enabled)
             .field("max_concurrent_workers", &self.max_concurrent_workers)
-            .field("shared", &self.shared)
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@
 //! A span belongs to whatever was under way when it was made, and so does what goes on in the background afterwards. It
 //! ends with its result (`status` of a request, `exit` of an exec), or else when its work is done.
 
-use cubicle_model::{ExecId, Exit, Fault, LeaseId, RequestId, SandboxId, TemplateRef};
+use cubicle_model::{ExecId, Exit, Fault, LeaseId, RequestId, SandboxId, TaskId, TemplateRef};
 use tracing::field::{Empty, display};
 use tracing::{Span, error_span};
 
@@ -57,6 +57,11 @@ pub(crate) fn promote(lease: LeaseId, sandbox: SandboxId) -> Span {
 
 pub(crate) fn exec(lease: LeaseId, sandbox: SandboxId, exec: ExecId) -> Span {
     error_span!("exec", %lease, %sandbox, %exec, exit = Empty, error = Empty)
+}
+
+/// A task from the moment it has a worker to its end.
+pub(crate) fn task(task: TaskId) -> Span {
+    error_span!("task", %task, lease = Empty, sandbox = Empty, exec = Empty)
 }
 
 /// What is noted and given back after an exec.

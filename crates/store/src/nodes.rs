@@ -1,7 +1,7 @@
 //! The servers that share this database.
 
 use cubicle_model::audit::Head;
-use cubicle_model::{ArtifactId, ExecId, Fault, LeaseId, NodeId, SandboxId, Timestamp};
+use cubicle_model::{ArtifactId, ExecId, Fault, LeaseId, NodeId, SandboxId, TaskId, Timestamp};
 
 use crate::Store;
 use crate::sql::{Sql, values};
@@ -13,6 +13,7 @@ pub enum Placed {
     Lease(LeaseId),
     Exec(ExecId),
     Artifact(ArtifactId),
+    Task(TaskId),
 }
 
 impl Store {
@@ -30,6 +31,7 @@ impl Store {
                     "SELECT node FROM sandboxes WHERE id = (SELECT subject FROM artifacts WHERE id = ?1)",
                     values![id],
                 ),
+                Placed::Task(id) => sql.row("SELECT node FROM worker_tasks WHERE task_id = ?1", values![id]),
             }?;
             row.map(|mut row| row.parsed()).transpose()
         })

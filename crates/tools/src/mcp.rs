@@ -214,7 +214,9 @@ fn result(outcome: Result<Value, ToolError>) -> CallToolResult {
 fn pictures(answer: &mut Value) -> Vec<ContentBlock> {
     let own = picture(answer);
     let files = answer.get_mut("contents").and_then(Value::as_object_mut);
-    own.into_iter().chain(files.into_iter().flat_map(|files| files.values_mut()).filter_map(picture)).collect()
+    own.into_iter()
+        .chain(files.into_iter().flat_map(|files| files.values_mut()).filter_map(picture))
+        .collect()
 }
 
 fn picture(answer: &mut Value) -> Option<ContentBlock> {

@@ -102,6 +102,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         Some(false) => None,
         _ => Some(egress::settings(context, home.path(), listen, asked.log.clone(), clock.wall()).await?),
     };
+    let workers = workers::settings(args, context, listen)?;
     let settings = Settings {
         address: address.clone(),
         capacity: asked.capacity.unwrap_or(200),
@@ -118,7 +119,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         sealing_keys,
         egress,
         code: code::settings(context, prepared, &clock).await?,
-        workers: workers::settings(context, args.workers, listen)?,
+        workers: workers.clone(),
         log_masks,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),
@@ -127,9 +128,18 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     store.join(home.node, address.clone(), clock.now()).await?;
     let pool = u32::try_from(asked.pool_size.unwrap_or(4)).unwrap_or(u32::MAX);
     first_things(&store, &home, &clock, pool, asked.image.map(Root::Directory)).await?;
-    if settings.workers.enabled {
-        ensure_worker_template(&store, &home, &clock, workers::recipe(&context.settings.workers)).await?;
-    }
+    let own = StoreContext { node: home.node, now: clock.now(), actor: Actor::system() };
+    let has_gvisor =
+        probed.level(cubicle_model::Isolation::Gvisor).is_some_and(|level| level.unmet.is_empty());
+    workers::ensure_template(
+        &store,
+        own,
+        &workers,
+        &context.settings.workers.resources,
+        backend.facts().cgroups,
+        has_gvisor,
+    )
+    .await?;
     keep_time(&clock);
     let mut signals = Signals::catch()?;
     let server = Server::start(store, Arc::new(backend), home.node, settings, surroundings).await?;
@@ -314,24 +324,6 @@ async fn first_things(
     home.write_first_key(secret.expose())?;
     store.create_key(context(), key, hash_of_secret(secret.expose())).await?;
     Ok(())
-}
-
-/// What workers run in. Where somebody has changed it, it stays so.
-async fn ensure_worker_template(
-    store: &Store,
-    home: &Home,
-    clock: &Clock,
-    recipe: Recipe,
-) -> Result<(), Fault> {
-    let name = WorkerSettings::TEMPLATE.parse();
-    let name = name.map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?;
-    let at = TemplateRef { owner: None, name };
-    if store.template(at.clone()).await?.is_some() {
-        return Ok(());
-    }
-    recipe.check().map_err(|bad| Fault::new(Kind::Invalid, format!("ai_worker_config.resources: {bad}")))?;
-    let context = StoreContext { node: home.node, now: clock.now(), actor: Actor::system() };
-    store.put_template(context, at, recipe, None).await.map(drop)
 }
 
 fn greet(

@@ -26,8 +26,11 @@ pub(crate) struct Census {
 impl App {
     pub(crate) async fn snapshot(&self) -> Result<Snapshot, Fault> {
         let (_, waiting_leases) = self.store.count_leases(self.node).await?;
+        let (waiting_tasks, running_tasks) = self.store.count_tasks(self.node).await?;
         Ok(Snapshot {
             waiting_leases,
+            waiting_tasks,
+            running_tasks,
             capacity: self.settings.capacity,
             sandboxes: self.store.count_sandboxes(self.node).await?,
             consumed: self.consumed().await,

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cubicle_egress::Base;
 use cubicle_egress::control::TermsText;
 use cubicle_guest::client::Guest;
-use cubicle_model::egress::{Bill, Host, LeaseEgress, Policy, Ruleset, SaidBy, Wanted};
+use cubicle_model::egress::{Bill, Host, LeaseEgress, Mode, Policy, Ruleset, SaidBy, Scheme, Wanted};
 use cubicle_model::{Binding, ExecId, Fault, Kind, Lease, LeaseId, Name, SandboxId, Scope};
 use cubicle_store::{Exec, KeptBill};
 use tracing::{debug, warn};
 
+use super::tasks::WEBHOOK_BASE;
 use super::{App, Caller};
 use crate::egress::{Account, Egress, Outlet, Sockets};
+use crate::settings::WorkerSettings;
 
 /// Another server may have changed what holds.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -184,9 +187,36 @@ impl App {
             }
         };
         let bound = self.credentials_for(&lease.tenant, &lease.template).await?;
-        let bases: Vec<_> = bound.iter().filter_map(|bound| bound.base.clone()).collect();
+        let mut bases: Vec<_> = bound.iter().filter_map(|bound| bound.base.clone()).collect();
+        let policy = match lease.egress.webhook {
+            true => {
+                bases.insert(0, self.own_webhook_base());
+                self.with_own_webhook(policy)?
+            }
+            false => policy,
+        };
         let credentials: Vec<_> = bound.into_iter().map(|bound| bound.credential).collect();
         Ok(TermsText::new(policy, &credentials, &bases, lease.egress.record))
+    }
+
+    /// Where the worker of a task finds this server.
+    fn own_webhook_base(&self) -> Base {
+        let at = self.settings.workers.at;
+        let host = Host::Address(at.ip());
+        Base { name: WEBHOOK_BASE.into(), scheme: Scheme::Http, host, port: at.port() }
+    }
+
+    /// With the one request to this server that the worker of a task may make.
+    fn with_own_webhook(&self, policy: Policy) -> Result<Policy, Fault> {
+        let WorkerSettings { at, webhook_path, .. } = &self.settings.workers;
+        let rule: Policy =
+            format!("allow POST http://{at}{webhook_path} private").parse().map_err(|error| {
+                Fault::new(Kind::Internal, "the way to the own webhook cannot be allowed").because(error)
+            })?;
+        Ok(match policy.mode {
+            Mode::None => rule,
+            Mode::Allowlist | Mode::Open => Policy { rules: [policy.rules, rule.rules].concat(), ..policy },
+        })
     }
 
     async fn policy_of(&self, lease: &Lease) -> Result<(Policy, SaidBy), Fault> {

@@ -8,8 +8,8 @@ use cubicle_guest::client::Guest;
 use cubicle_model::egress::LeaseEgress;
 use cubicle_model::lease::LeaseEnd;
 use cubicle_model::{
-    Binding, Fault, FileToWrite, Kind, Lease, LeaseId, LeaseStatus, LimitRequest, Reuse, Sandbox, SandboxId,
-    SandboxState, Scope, SecretName, Template, Usage, hexadecimal,
+    Binding, Fault, FileToWrite, Kind, Lease, LeaseId, LeaseStatus, LimitRequest, Mount, Reuse, Sandbox,
+    SandboxId, SandboxState, Scope, SecretName, Template, Usage, hexadecimal,
 };
 use cubicle_store::{
     Acquire, Acquired, AfterLease, Context, Exec, LeaseFilter, Page, Planned, Promoted, Target,
@@ -57,6 +57,9 @@ pub(crate) struct Gifts {
     pub(crate) limits: LimitRequest,
     #[serde(default)]
     pub(crate) secrets: SecretGifts,
+    /// Directories of the host. Only the server itself gives any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) mounts: Vec<Mount>,
 }
 
 /// Secrets that a sandbox is given, by their names: values are looked up when they are given, and kept nowhere.
@@ -102,7 +105,7 @@ impl Gifts {
     fn binding(self) -> Binding {
         // How long it lives is the lease's to say.
         let limits = LimitRequest { wall_seconds: None, ..self.limits };
-        Binding { env: self.env, files: self.files, limits, ..Binding::default() }
+        Binding { env: self.env, files: self.files, limits, mounts: self.mounts, ..Binding::default() }
     }
 }
 

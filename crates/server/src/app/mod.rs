@@ -11,6 +11,7 @@ pub(crate) mod leases;
 pub(crate) mod live;
 pub(crate) mod sandboxes;
 pub(crate) mod secrets;
+pub(crate) mod tasks;
 pub(crate) mod templates;
 pub(crate) mod tidings;
 mod to_its_end;
@@ -48,6 +49,7 @@ pub(crate) use caller::Caller;
 use census::Census;
 use code::warming::Warming;
 use live::Live;
+use tasks::Workers;
 use templates::Templates;
 use tidings::Tidings;
 use to_its_end::ToItsEnd;
@@ -77,6 +79,7 @@ pub(crate) struct App {
     pub(crate) warming: Warming,
     /// What tasks and assistants share.
     pub(crate) shared: SharedWorkspace,
+    pub(crate) workers: Workers,
     pub(crate) metrics: Metrics,
     pub(crate) census: Census,
     pub(crate) keeper: Keeper,
@@ -131,6 +134,7 @@ impl App {
             environments,
             warming: Warming::default(),
             shared,
+            workers: Workers::default(),
             metrics,
             census: Census::default(),
             keeper: Keeper::default(),

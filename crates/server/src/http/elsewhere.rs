@@ -55,6 +55,8 @@ fn placed(method: &Method, path: &str) -> Option<Placed> {
         ["api", "v1", "sandboxes", id, ..] => id.parse().map(Placed::Sandbox).ok(),
         ["api", "v1", "execs", id, ..] | ["api", "stream", id] => id.parse().map(Placed::Exec).ok(),
         ["api", "v1", "leases", id, ..] | ["sandboxes", "leases", id] => id.parse().map(Placed::Lease).ok(),
+        ["api", "v1", "tasks", _] if only_looks => None,
+        ["api", "v1", "tasks", id, ..] => id.parse().map(Placed::Task).ok(),
         ["api", "v1", "artifacts", id, _] => id.parse().map(Placed::Artifact).ok(),
         _ => None,
     }

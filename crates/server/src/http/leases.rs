@@ -148,7 +148,13 @@ pub(super) fn gifts(
             .map(|(variable, name)| Ok((variable, secret(name)?)))
             .collect::<Result<_, Fault>>()?,
     };
-    Ok(Gifts { env, files: files.into_iter().map(file).collect::<Result<_, Fault>>()?, limits, secrets })
+    Ok(Gifts {
+        env,
+        files: files.into_iter().map(file).collect::<Result<_, Fault>>()?,
+        limits,
+        secrets,
+        mounts: Vec::new(),
+    })
 }
 
 fn show(app: &App, lease: Lease, position: Option<u64>) -> api::Lease {

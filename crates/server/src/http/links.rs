@@ -44,14 +44,16 @@ impl Lasting {
 /// What makes a path usable without a key.
 #[derive(Debug, Default, serde::Deserialize)]
 pub(super) struct Signed {
-    expires: Option<i64>,
-    signature: Option<String>,
+    pub(super) expires: Option<i64>,
+    pub(super) signature: Option<String>,
 }
 
 /// Whether a request brings a signature instead of a key. Whether it is a good one is for its handler to say.
 pub(super) fn is_signed(path: &str, query: Option<&str>) -> bool {
-    path.starts_with("/api/v1/artifacts/") && query.is_some_and(|query| query.contains("signature="))
-        || path.starts_with("/preview/")
+    let has_signature = query.is_some_and(|query| query.contains("signature="));
+    let can_have_one = path.starts_with("/api/v1/artifacts/")
+        || path.strip_prefix("/api/v1/tasks/").is_some_and(|rest| rest.contains("/files/"));
+    can_have_one && has_signature || path.starts_with("/preview/")
 }
 
 impl App {

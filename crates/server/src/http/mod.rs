@@ -23,6 +23,7 @@ mod seed;
 mod stream;
 mod strict;
 mod system;
+mod tasks;
 mod templates;
 mod terminal;
 mod tools;
@@ -89,6 +90,15 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(files::rename))
         .routes(routes!(files::unpack, files::pack))
         .routes(routes!(files::watch))
+        .routes(routes!(tasks::create, tasks::list))
+        .routes(routes!(tasks::get))
+        .routes(routes!(tasks::result))
+        .routes(routes!(tasks::cancel))
+        .routes(routes!(tasks::retry))
+        .routes(routes!(tasks::events))
+        .routes(routes!(tasks::files))
+        .routes(routes!(tasks::file))
+        .routes(routes!(tasks::link))
         .routes(routes!(tools::list))
         .routes(routes!(tools::call))
         .routes(routes!(tools::call_anywhere))

@@ -10,7 +10,11 @@ use std::time::Duration;
 use cubicle_backend::Consumption;
 use cubicle_guest::client::Outcome;
 use cubicle_model::lease::{Admission, LeaseEnd};
+use cubicle_model::task::TaskStatus;
 use cubicle_model::{Exit, Fault, Lease, SandboxState, TemplateRef};
+use cubicle_store::Task;
+use cubicle_worker::AGENTS;
+use cubicle_worker::status::Usage;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -24,6 +28,8 @@ pub(crate) use pace::Pace;
 /// From a tenth of a millisecond to ten minutes.
 const SECONDS: [f64; 14] =
     [0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 600.0];
+/// From a second to the longest that a task may take.
+const TASKS: [f64; 10] = [1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0];
 /// From a twentieth of a second to a week, which is the longest that a lease can live without being renewed.
 const LIVES: [f64; 10] = [0.05, 0.5, 5.0, 60.0, 600.0, 3600.0, 14_400.0, 86_400.0, 259_200.0, 604_800.0];
 
@@ -72,6 +78,23 @@ struct Found {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Agent {
+    agent: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Worked {
+    agent: &'static str,
+    status: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Tokens {
+    agent: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Version {
     version: &'static str,
 }
@@ -98,6 +121,10 @@ pub(crate) struct Metrics {
     environment_builds: Histogram,
     /// How many builds the histogram has.
     builds_told: AtomicU64,
+    tasks: Family<Worked, Histogram>,
+    task_failures: Family<Worked, Counter>,
+    task_tokens: Family<Tokens, Counter>,
+    task_cost: Family<Agent, Counter<f64, AtomicU64>>,
     requests: Family<Request, Histogram>,
 }
 
@@ -107,6 +134,8 @@ struct Read {
     active_leases: Family<Of, Gauge>,
     pool_idle: Family<Of, Gauge>,
     queue_depth: Gauge,
+    tasks_waiting: Gauge,
+    tasks_running: Gauge,
     sandboxes: Family<Standing, Gauge>,
     capacity: Gauge,
     memory: Family<Of, Gauge>,
@@ -166,6 +195,8 @@ pub(crate) fn of_sandbox(uses: &cubicle_api::SandboxMetrics) -> String {
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) waiting_leases: u64,
+    pub(crate) waiting_tasks: u64,
+    pub(crate) running_tasks: u64,
     pub(crate) capacity: u64,
     pub(crate) sandboxes: Vec<(TemplateRef, SandboxState, u64)>,
     pub(crate) consumed: Vec<(TemplateRef, Consumption)>,
@@ -219,6 +250,10 @@ impl Metrics {
             environments: Family::default(),
             environment_builds: histogram(),
             builds_told: AtomicU64::new(0),
+            tasks: Family::new_with_constructor(|| Histogram::new(TASKS)),
+            task_failures: Family::default(),
+            task_tokens: Family::default(),
+            task_cost: Family::default(),
             requests: Family::new_with_constructor(histogram),
             registry: Registry::default(),
         };
@@ -250,6 +285,18 @@ impl Metrics {
             "environments",
             "Python environments that were asked for, by whether they were there",
             self.environments.clone(),
+        );
+        timed(registry, "task", "Tasks from the start of their worker to their end", &self.tasks);
+        registry.register(
+            "task_failures",
+            "Tasks that were no success, by what they were",
+            self.task_failures.clone(),
+        );
+        registry.register("task_tokens", "Tokens that agents say they used", self.task_tokens.clone());
+        registry.register(
+            "task_cost_usd",
+            "Cost in US dollars that agents say they had",
+            self.task_cost.clone(),
         );
         timed(registry, "http_request", "Requests until their answer begins", &self.requests);
         registry.register("failures", "What failed, by reason", self.failures.clone());
@@ -341,6 +388,30 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn task_ended(&self, task: &Task) {
+        // Only agents of ours have a number of their own.
+        let agent = AGENTS.iter().find(|agent| **agent == task.model).copied().unwrap_or("other");
+        let labels = Worked { agent, status: task.status.name() };
+        if let (Some(started), Some(completed)) = (task.started_at, task.completed_at) {
+            let took = completed.duration_since(started).as_secs_f64().max(0.0);
+            self.tasks.get_or_create(&labels).observe(took);
+        }
+        if task.status != TaskStatus::Success {
+            self.task_failures.get_or_create(&labels).inc();
+        }
+        let usage = task.usage.clone().and_then(|usage| serde_json::from_value::<Usage>(usage).ok());
+        let Some(usage) = usage else { return };
+        for (kind, tokens) in
+            [("input", usage.input_tokens), ("output", usage.output_tokens), ("cached", usage.cached_tokens)]
+        {
+            self.task_tokens.get_or_create(&Tokens { agent, kind }).inc_by(tokens);
+        }
+        // A worker may write anything, and a counter only grows.
+        if let Some(cost) = usage.cost_usd.filter(|cost| cost.is_finite() && *cost > 0.0) {
+            self.task_cost.get_or_create(&Agent { agent }).inc_by(cost);
+        }
+    }
+
     pub(crate) fn journal_archived(&self, bytes: u64) {
         self.journal_archived.inc_by(bytes);
     }
@@ -363,6 +434,8 @@ impl Read {
         registry.register("active_leases", "Leases that have a sandbox", self.active_leases.clone());
         registry.register("pool_idle", "Ready sandboxes that nobody has", self.pool_idle.clone());
         registry.register("queue_depth", "Leases that wait for room", self.queue_depth.clone());
+        registry.register("tasks_waiting", "Tasks that wait for a worker", self.tasks_waiting.clone());
+        registry.register("tasks_running", "Tasks that have a worker", self.tasks_running.clone());
         registry.register("sandboxes", "Sandboxes by what should become of them", self.sandboxes.clone());
         registry.register("sandbox_capacity", "Sandboxes that fit on this node", self.capacity.clone());
         registry.register("sandbox_memory_bytes", "Memory of leased sandboxes together", self.memory.clone());
@@ -385,6 +458,8 @@ impl Read {
         by_template.into_iter().for_each(Family::clear);
         self.sandboxes.clear();
         self.queue_depth.set(number(now.waiting_leases));
+        self.tasks_waiting.set(number(now.waiting_tasks));
+        self.tasks_running.set(number(now.running_tasks));
         self.capacity.set(number(now.capacity));
         for (template, state, count) in &now.sandboxes {
             let add = |family: &Family<Of, Gauge>, count| {

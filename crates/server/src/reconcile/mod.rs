@@ -6,6 +6,7 @@ pub(crate) mod adopt;
 pub(crate) mod keeper;
 mod pool;
 mod retention;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,12 @@ pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).keep_egress_fresh()));
     tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).keep_interpreters_warm()));
     every(app, "environments", ENVIRONMENTS_EVERY, |app| async move { app.sweep_environments().await });
+    if app.settings.workers.enabled {
+        tasks::sweep(app).await?;
+        every(app, "tasks", app.settings.sweep_every, |app| async move { tasks::sweep(&app).await });
+        tokio::spawn(app.stopping.clone().run_until_cancelled_owned(tasks::schedule(Arc::clone(app))));
+    }
+    every(app, "task retention", Duration::from_secs(60), |app| async move { tasks::forget(&app).await });
     let expiry = Arc::clone(app);
     app.tasks.spawn(async move {
         expiry.stopping.clone().run_until_cancelled_owned(expire_leases(expiry)).await;

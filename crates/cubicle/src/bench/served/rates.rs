@@ -144,7 +144,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         longest_queue: 1000,
         lease_ttl_seconds: 600,
         exec_timeout_seconds: None,
-        blobs: blobs.clone(),
+        blobs,
         journal_retention: DAY,
         record_retention: DAY,
         keyless: true,
@@ -157,7 +157,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         tokens: None,
         egress: None,
         code: Default::default(),
-        workers: WorkerSettings::off(blobs.join("shared"), address),
+        workers: WorkerSettings::off(address),
         span_counts: None,
     }
 }

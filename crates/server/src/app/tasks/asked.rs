@@ -56,8 +56,9 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn of(task: &Task) -> Result<Self, Fault> {
-        serde_json::from_value(task.options.clone())
-            .map_err(|error| Fault::new(Kind::Internal, "the options of a task cannot be read").because(error))
+        serde_json::from_value(task.options.clone()).map_err(|error| {
+            Fault::new(Kind::Internal, "the options of a task cannot be read").because(error)
+        })
     }
 
     pub(crate) fn template(&self) -> &str {
@@ -100,11 +101,16 @@ impl TaskRequest {
                     .hint("name the program and its arguments, as [\"sh\", \"-c\", \"…\"]"));
             }
             ("custom", false) => {}
-            (_, false) => return invalid(format!("'command' is for the agent 'custom', not for '{}'", self.model)),
+            (_, false) => {
+                return invalid(format!("'command' is for the agent 'custom', not for '{}'", self.model));
+            }
             (_, true) => {}
         }
         let size: usize = command.iter().map(String::len).sum();
-        if command.len() > MOST_ARGUMENTS || size > LARGEST_COMMAND || command.iter().any(|word| word.contains('\0')) {
+        if command.len() > MOST_ARGUMENTS
+            || size > LARGEST_COMMAND
+            || command.iter().any(|word| word.contains('\0'))
+        {
             return invalid(format!(
                 "'command' has at most {MOST_ARGUMENTS} words and {LARGEST_COMMAND} bytes, and no NUL"
             ));
@@ -137,7 +143,10 @@ impl TaskRequest {
         }
         if let Some(url) = &self.notify_url {
             let is_web = url.starts_with("http://") || url.starts_with("https://");
-            if !is_web || url.len() > LONGEST_URL || url.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            if !is_web
+                || url.len() > LONGEST_URL
+                || url.contains(|c: char| c.is_whitespace() || c.is_control())
+            {
                 return invalid("'notify_url' is an http or https URL".into());
             }
         }
@@ -151,8 +160,9 @@ impl TaskRequest {
 /// Where a repository is, without the ref.
 pub(super) fn repository(text: &str) -> Result<WebAddress, Fault> {
     let wrong = |why: &str| {
-        Fault::new(Kind::Invalid, format!("'repo' cannot be used: {why}"))
-            .hint("write https://host/path, or https://host/path@ref; keys for it are set with 'cubicle secrets'")
+        Fault::new(Kind::Invalid, format!("'repo' cannot be used: {why}")).hint(
+            "write https://host/path, or https://host/path@ref; keys for it are set with 'cubicle secrets'",
+        )
     };
     if text.len() > LONGEST_URL || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(wrong("it is not a URL"));
@@ -169,18 +179,26 @@ pub(super) fn repository(text: &str) -> Result<WebAddress, Fault> {
 
 impl App {
     /// Everything that can be known of a task before it waits: a refusal now is better than a failure later.
-    pub(super) async fn check_task(&self, caller: &Caller, asked: &TaskRequest) -> Result<TaskRequest, Fault> {
+    pub(super) async fn check_task(
+        &self,
+        caller: &Caller,
+        asked: &TaskRequest,
+    ) -> Result<TaskRequest, Fault> {
         let settings = &self.settings.workers;
         if !settings.enabled || settings.program.is_none() {
             return Err(off());
         }
         asked.check(settings)?;
         let template = self.find_template(caller.tenant(), asked.options.template()).await?;
-        let isolation = template.recipe.isolation().map_err(|bad| Fault::new(Kind::Invalid, bad.to_string()))?;
+        let isolation =
+            template.recipe.isolation().map_err(|bad| Fault::new(Kind::Invalid, bad.to_string()))?;
         if settings.require_gvisor && isolation != Isolation::Gvisor {
             return Err(Fault::new(
                 Kind::Denied,
-                format!("workers must run under gVisor here, and the template '{}' does not", template.at.name),
+                format!(
+                    "workers must run under gVisor here, and the template '{}' does not",
+                    template.at.name
+                ),
             )
             .hint("install runsc, or set 'require_gvisor' to false in [ai_worker_config]"));
         }
@@ -199,22 +217,31 @@ impl App {
     ) -> Result<(), Fault> {
         let Some(provider) = provider_of(agent) else { return Ok(()) };
         if (self.settings.workers.agents)(agent)?.is_none() {
-            return Err(Fault::new(Kind::Denied, format!("the agent '{agent}' is not installed on this host"))
-                .hint(format!("'cubicle agents install {agent}' brings it")));
+            return Err(Fault::new(
+                Kind::Denied,
+                format!("the agent '{agent}' is not installed on this host"),
+            )
+            .hint(format!("'cubicle agents install {agent}' brings it")));
         }
         if env.contains_key(provider.base_variable) {
             return Ok(());
         }
         if self.egress.is_none() {
-            return Err(Fault::new(Kind::Denied, format!("'{agent}' cannot reach its provider: there is no gateway"))
-                .hint("leave egress.enabled = false out"));
+            return Err(Fault::new(
+                Kind::Denied,
+                format!("'{agent}' cannot reach its provider: there is no gateway"),
+            )
+            .hint("leave egress.enabled = false out"));
         }
         let bound = self.credentials_for(caller.tenant(), template).await?;
-        let has_base = bound.iter().any(|bound| bound.base.as_ref().is_some_and(|base| base.name == provider.base));
+        let has_base =
+            bound.iter().any(|bound| bound.base.as_ref().is_some_and(|base| base.name == provider.base));
         match has_base {
             true => Ok(()),
-            false => Err(Fault::new(Kind::Denied, format!("there is no key for '{agent}'"))
-                .hint(format!("'cubicle secrets set {}' keeps one outside of sandboxes", provider.key_variable))),
+            false => Err(Fault::new(Kind::Denied, format!("there is no key for '{agent}'")).hint(format!(
+                "'cubicle secrets set {}' keeps one outside of sandboxes",
+                provider.key_variable
+            ))),
         }
     }
 }
@@ -234,7 +261,9 @@ mod tests {
             let found = repository(text).unwrap();
             assert_eq!(found.host.to_string(), host, "{text}");
         }
-        for bad in ["", "git@git.example:a/b", "https://me:pw@git.example/a", "ssh://git.example/a", "https://a b/c"] {
+        for bad in
+            ["", "git@git.example:a/b", "https://me:pw@git.example/a", "ssh://git.example/a", "https://a b/c"]
+        {
             assert!(repository(bad).is_err(), "{bad}");
         }
     }

@@ -16,7 +16,7 @@ use cubicle_model::task::TaskStatus;
 use cubicle_model::{EventId, Fault, Kind, Name, Scope, TaskId};
 use cubicle_store::{CreatedTask, EndedTask, NewTask, Page, Task, TaskFilter};
 use cubicle_worker::Completion;
-use cubicle_workspace::{SharedWorkspace, Tree};
+use cubicle_workspace::Tree;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -25,7 +25,9 @@ use super::leases::fingerprint;
 use super::{App, Caller};
 
 pub(crate) use asked::{Options, TaskRequest};
-pub(crate) use result::{FileContent, TaskResult};
+pub(crate) use assignment::WEBHOOK_BASE;
+pub(crate) use result::TaskResult;
+pub(crate) use tools::Conversation;
 
 /// What makes the leases of tasks known among those of a tenant.
 const WORKFLOW: &str = "cubicle-task";
@@ -52,9 +54,7 @@ impl Workers {
     fn begin(&self, id: TaskId) -> Option<Arc<Notify>> {
         match self.attended().entry(id) {
             std::collections::hash_map::Entry::Occupied(_) => None,
-            std::collections::hash_map::Entry::Vacant(free) => {
-                Some(Arc::clone(free.insert(Arc::default())))
-            }
+            std::collections::hash_map::Entry::Vacant(free) => Some(Arc::clone(free.insert(Arc::default()))),
         }
     }
 
@@ -79,23 +79,17 @@ pub(crate) struct Spawned {
 }
 
 impl App {
-    pub(super) fn shared_workspace(&self) -> Result<&SharedWorkspace, Fault> {
-        self.shared.as_ref().ok_or_else(off)
-    }
-
-    pub(crate) fn tree(&self, tenant: &Name) -> Result<Tree, Fault> {
-        Ok(self.shared_workspace()?.of(tenant))
-    }
-
     /// Something about a tenant's tree, which takes its time.
     pub(super) async fn in_tree<T: Send + 'static>(
         &self,
         tenant: &Name,
         work: impl FnOnce(&Tree) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Fault> {
-        let tree = self.tree(tenant)?;
+        let tree = self.shared.of(tenant);
         let done = tokio::task::spawn_blocking(move || work(&tree)).await;
-        done.map_err(|error| Fault::new(Kind::Internal, "work on the shared workspace broke off").because(error))?
+        done.map_err(|error| {
+            Fault::new(Kind::Internal, "work on the shared workspace broke off").because(error)
+        })?
     }
 
     /// Gives a worker something to do. Its place in the queue is known when this returns.
@@ -122,9 +116,8 @@ impl App {
     ) -> Result<Spawned, Fault> {
         let id = TaskId::from_random(self.surroundings.bits());
         let (prompt, context_files) = (asked.task_description.clone(), asked.context_files.clone());
-        let made = self
-            .in_tree(caller.tenant(), move |tree| tree.create_task(id, &prompt, &context_files))
-            .await?;
+        let made =
+            self.in_tree(caller.tenant(), move |tree| tree.create_task(id, &prompt, &context_files)).await?;
         self.step("task_directory_made");
         let options = serde_json::to_value(&asked.options)
             .map_err(|error| Fault::new(Kind::Internal, "a task cannot be written").because(error))?;
@@ -150,7 +143,9 @@ impl App {
         };
         let created = self.store.create_task(caller.context(self), new).await;
         if !matches!(created, Ok(CreatedTask::New(_))) {
-            self.remove_directory(caller.tenant(), id).await;
+            if let Err(fault) = self.remove_task_directory(caller.tenant(), id).await {
+                warn!(task = %id, error = %fault, "the directory of a task that is none cannot be removed");
+            }
         }
         match created? {
             CreatedTask::New(task) => {
@@ -165,10 +160,8 @@ impl App {
         }
     }
 
-    pub(super) async fn remove_directory(&self, tenant: &Name, id: TaskId) {
-        if let Err(fault) = self.in_tree(tenant, move |tree| tree.remove_task(id)).await {
-            warn!(task = %id, error = %fault, "the directory of a task cannot be removed; the next round tries again");
-        }
+    pub(crate) async fn remove_task_directory(&self, tenant: &Name, id: TaskId) -> Result<(), Fault> {
+        self.in_tree(tenant, move |tree| tree.remove_task(id)).await
     }
 
     async fn with_position(&self, task: Task, again: bool) -> Result<Spawned, Fault> {

@@ -28,11 +28,7 @@ impl Conversation {
             let value = meta.get(name).or_else(|| meta.get(&format!("cubicle/{name}")));
             value.and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
         };
-        Self {
-            id: said("conversation_id"),
-            interface: said("interface_type"),
-            user_name: said("user_name"),
-        }
+        Self { id: said("conversation_id"), interface: said("interface_type"), user_name: said("user_name") }
     }
 }
 
