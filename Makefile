@@ -27,7 +27,7 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=m
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help up run test build bench chaos load fuzz fuzz-api mcp-conformance fmt clippy deny docs clean tools install-tools
+.PHONY: help up run test build bench bench-tasks chaos load fuzz fuzz-api mcp-conformance fmt clippy deny docs clean tools install-tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ build: tools ## build the release binary
 
 bench: build ## measure against posix_spawn and every installed peer, as ratios in one run
 	$(TARGET_DIR)/release/cubicle bench
+
+bench-tasks: build ## measure tasks of AI workers on the release build
+	CUBICLE_TASK_FIGURES=1 CUBICLE_TASK_PROGRAM=$(abspath $(TARGET_DIR))/release/cubicle $(CARGO) test --locked -p cubicle --test task_figures -- --nocapture
 
 chaos: tools ## the crash suite with CHAOS_POINTS (1000) kills
 	CUBICLE_CHAOS_POINTS=$(CHAOS_POINTS) scripts/test-summary $(CARGO) test --locked --workspace crash -- --nocapture
