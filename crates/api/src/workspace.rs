@@ -24,6 +24,7 @@ pub struct SharedFile {
     #[serde(rename = "type")]
     pub kind: SharedFileKind,
     pub size: u64,
+    #[schema(value_type = String, format = DateTime)]
     pub modified: Timestamp,
     /// By its name; absent where that does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,6 +79,7 @@ pub struct SharedVersion {
     pub version: u64,
     pub size: u64,
     /// When this state was written.
+    #[schema(value_type = String, format = DateTime)]
     pub modified: Timestamp,
 }
 

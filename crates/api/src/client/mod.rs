@@ -16,6 +16,7 @@ mod tasks;
 mod templates;
 mod terminal;
 mod tools;
+mod workspace;
 
 pub use address::{Address, NotAnAddress};
 pub use admin::AuditQuery;
@@ -27,6 +28,7 @@ pub use peer::{HeaderName, HeaderValue, Peer};
 pub use stream::{EventStream, OutputStream, exit_of};
 pub use tasks::TaskQuery;
 pub use terminal::{Keyboard, Screen, Shown, TerminalRequest};
+pub use workspace::Replace;
 
 use std::fmt;
 use std::sync::Arc;

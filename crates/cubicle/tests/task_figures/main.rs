@@ -41,8 +41,8 @@ struct Server {
 
 impl Server {
     fn start(variables: &[(&str, &str)]) -> Self {
-        let program =
-            variable("CUBICLE_TASK_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_cubicle").into(), PathBuf::from);
+        let program = variable("CUBICLE_TASK_PROGRAM")
+            .map_or_else(|| env!("CARGO_BIN_EXE_cubicle").into(), PathBuf::from);
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let readable = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(directory.path(), readable).expect("the directory is ours");
@@ -55,7 +55,11 @@ impl Server {
         let mut said = BufReader::new(child_ref.stderr.take().expect("stderr is piped"));
         let address = loop {
             let mut line = String::new();
-            assert_ne!(said.read_line(&mut line).expect("stderr can be read"), 0, "the server did not come up");
+            assert_ne!(
+                said.read_line(&mut line).expect("stderr can be read"),
+                0,
+                "the server did not come up"
+            );
             if let Some((_, address)) = line.trim().split_once(" is up at ") {
                 break address.to_owned();
             }
@@ -148,7 +152,8 @@ fn take(mut stream: TcpStream) -> f64 {
         request.extend_from_slice(&piece[..count]);
         let head_ends = request.windows(4).position(|four| four == b"\r\n\r\n");
         let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
-        let length = text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+        let length =
+            text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
         if count == 0 || head_ends.is_some_and(|end| request.len() >= end + 4 + length.unwrap_or(0)) {
             break;
         }
@@ -189,8 +194,20 @@ fn spawn_and_webhook(rows: &mut Vec<String>) {
             deliveries.push(told - at);
         }
     }
-    rows.push(row("task.spawn", "spawn → agent started, above the start of the agent itself", p50(&mut starts), "ms", 15.0));
-    rows.push(row("task.webhook", "last act of the agent → webhook delivered on loopback", p50(&mut deliveries), "ms", 50.0));
+    rows.push(row(
+        "task.spawn",
+        "spawn → agent started, above the start of the agent itself",
+        p50(&mut starts),
+        "ms",
+        15.0,
+    ));
+    rows.push(row(
+        "task.webhook",
+        "last act of the agent → webhook delivered on loopback",
+        p50(&mut deliveries),
+        "ms",
+        50.0,
+    ));
 }
 
 fn queue(rows: &mut Vec<String>) {
@@ -209,7 +226,13 @@ fn queue(rows: &mut Vec<String>) {
         assert_eq!(server.file(task, "count"), "x\n", "{task} ran once");
     }
     let ideal = QUEUED.div_ceil(SLOTS) as f64;
-    rows.push(row("task.queue", "100 tasks of a second each on 8 workers ÷ the ideal time", took / ideal, "x", 1.5));
+    rows.push(row(
+        "task.queue",
+        "100 tasks of a second each on 8 workers ÷ the ideal time",
+        took / ideal,
+        "x",
+        1.5,
+    ));
 }
 
 /// The installed Claude Code against a model that follows a script, directly and as a task.
@@ -232,10 +255,19 @@ fn overhead(rows: &mut Vec<String>) {
         .map(|_| {
             let from = Instant::now();
             let mut run = command(claude.join("claude"));
-            run.args(["-p", "write", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"]);
+            run.args([
+                "-p",
+                "write",
+                "--output-format",
+                "stream-json",
+                "--verbose",
+                "--dangerously-skip-permissions",
+            ]);
             run.env("IS_SANDBOX", "1").env("CLAUDE_CONFIG_DIR", scratch.path().join("state"));
             run.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
-            run.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_API_KEY", "none").current_dir(scratch.path());
+            run.env("ANTHROPIC_BASE_URL", model.url())
+                .env("ANTHROPIC_API_KEY", "none")
+                .current_dir(scratch.path());
             let run = run.stdin(Stdio::null()).output().expect("Claude Code starts");
             assert!(run.status.success(), "{run:?}");
             from.elapsed().as_secs_f64() * 1e3
@@ -255,14 +287,16 @@ fn overhead(rows: &mut Vec<String>) {
         .skip(1)
         .collect();
     let (direct, through) = (p50(&mut direct), p50(&mut through));
-    let what = format!("a scripted task of Claude Code ÷ the same run directly ({through:.0} ms, {direct:.0} ms)");
+    let what =
+        format!("a scripted task of Claude Code ÷ the same run directly ({through:.0} ms, {direct:.0} ms)");
     rows.push(row("task.overhead", &what, through / direct, "x", 1.15));
 }
 
 impl Server {
     /// Lets Claude Code of this server talk to a model on loopback.
     fn model_is(&self, model: &ScriptedModel, claude: &Path) {
-        let installed = self.cubicle(&["agents", "install", "claude", "--from", &claude.display().to_string()]);
+        let installed =
+            self.cubicle(&["agents", "install", "claude", "--from", &claude.display().to_string()]);
         assert!(installed.status.success(), "{installed:?}");
         let port = model.address().port();
         let bound = json!({ "value": "sk-ant-none", "bindings": [
@@ -273,7 +307,9 @@ impl Server {
         let mut template: Value = serde_json::from_str(&text).expect("JSON");
         template["recipe"]["egress"] = format!("allowlist\nallow http://127.0.0.1:{port} private").into();
         let put = self.agent.put(format!("{}/api/v1/templates/worker?shared=true", self.address));
-        put.header("content-type", "application/json").send(template["recipe"].to_string()).expect("a template is kept");
+        put.header("content-type", "application/json")
+            .send(template["recipe"].to_string())
+            .expect("a template is kept");
     }
 }
 

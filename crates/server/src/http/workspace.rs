@@ -19,6 +19,7 @@ use tokio_util::io::ReaderStream;
 use super::problem::Answer;
 use super::range;
 use super::request::{self, Id, Json, Query};
+use crate::app::tasks::Conversation;
 use crate::app::tools::CallersBench;
 use crate::app::workspace::HowWritten;
 use crate::app::{App, Caller};
@@ -122,7 +123,7 @@ pub(super) struct Put {
 /// Replaces what is there in one step, or not at all; what was there is kept as a version. With `If-Match` only the state
 /// that was seen is replaced; with `If-None-Match: *` nothing is.
 #[utoipa::path(put, operation_id = "write_workspace", path = "/workspace/files/{*path}", tag = "workspace",
-    params(("path" = String, Path), Put, ("if-match" = Option<String>, Header, description = "The ETag that was seen", pattern = ETAG)),
+    params(("path" = String, Path), Put, ("if-match" = Option<String>, Header, description = "The ETag that was seen", pattern = r#"^("[0-9a-f-]{1,80}"|\*)$"#)),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = api::SharedWritten), (status = 201, body = api::SharedWritten),
         (status = "default", body = api::ErrorBody)))]
@@ -159,7 +160,7 @@ pub(super) struct Delete {
 ///
 /// Its last version is kept.
 #[utoipa::path(delete, operation_id = "delete_workspace", path = "/workspace/files/{*path}", tag = "workspace",
-    params(("path" = String, Path), Delete, ("if-match" = Option<String>, Header, description = "The ETag that was seen", pattern = ETAG)),
+    params(("path" = String, Path), Delete, ("if-match" = Option<String>, Header, description = "The ETag that was seen", pattern = r#"^("[0-9a-f-]{1,80}"|\*)$"#)),
     responses((status = 200, body = api::SharedDeleted), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn delete(
     State(app): State<Arc<App>>,
@@ -180,7 +181,7 @@ pub(super) async fn rename(
     caller: Caller,
     Json(asked): Json<api::MoveShared>,
 ) -> Answer<StatusCode> {
-    call(app, caller, "move_workspace", json!(asked)).await?;
+    let Reply(_) = call(app, caller, "move_workspace", json!(asked)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -243,11 +244,8 @@ pub(super) async fn create_skill(
     Ok((StatusCode::CREATED, call(app, caller, "create_skill", json!(asked)).await?))
 }
 
-/// What the document says of an ETag here.
-const ETAG: &str = r#"^("[0-9a-f-]{1,80}"|\*)$"#;
-
 async fn call(app: Arc<App>, caller: Caller, tool: &str, arguments: Value) -> Answer<Reply<Value>> {
-    let bench = CallersBench { app, caller, session: None };
+    let bench = CallersBench { app, caller, session: None, conversation: Conversation::default() };
     Ok(Reply(bench.work(tool, arguments).await?))
 }
 

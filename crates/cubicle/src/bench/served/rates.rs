@@ -144,6 +144,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         longest_queue: 1000,
         lease_ttl_seconds: 600,
         exec_timeout_seconds: None,
+        shared: blobs.join("shared"),
         blobs,
         journal_retention: DAY,
         record_retention: DAY,

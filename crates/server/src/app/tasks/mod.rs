@@ -116,8 +116,9 @@ impl App {
     ) -> Result<Spawned, Fault> {
         let id = TaskId::from_random(self.surroundings.bits());
         let (prompt, context_files) = (asked.task_description.clone(), asked.context_files.clone());
-        let made =
-            self.in_tree_of(caller.tenant(), move |tree| tree.create_task(id, &prompt, &context_files)).await?;
+        let made = self
+            .in_tree_of(caller.tenant(), move |tree| tree.create_task(id, &prompt, &context_files))
+            .await?;
         self.step("task_directory_made");
         let options = serde_json::to_value(&asked.options)
             .map_err(|error| Fault::new(Kind::Internal, "a task cannot be written").because(error))?;

@@ -125,7 +125,9 @@ impl App {
     ) -> Result<Option<cubicle_workspace::Piece>, Fault> {
         let task = self.own_task(caller, id).await?;
         let read = self
-            .in_tree_of(&task.tenant, move |tree| tree.read_task_file(id, "events.jsonl", offset, Some(limit)))
+            .in_tree_of(&task.tenant, move |tree| {
+                tree.read_task_file(id, "events.jsonl", offset, Some(limit))
+            })
             .await;
         match read {
             Ok(piece) => Ok(Some(piece)),
