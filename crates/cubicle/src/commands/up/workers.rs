@@ -49,7 +49,10 @@ pub(super) fn settings(args: &Up, context: &Context, listen: SocketAddr) -> Resu
 }
 
 fn agent_of(data_dir: &Path, agent: &str) -> Result<Option<std::path::PathBuf>, Fault> {
-    Ok(cubicle_agents::installed(data_dir, agent)?.map(|agent| agent.path))
+    let directory = data_dir.join("agents").join(agent);
+    let Ok(entries) = std::fs::read_dir(&directory) else { return Ok(None) };
+    let versions = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+    Ok(versions.max())
 }
 
 fn is_set(context: &Context, name: &str) -> Result<bool, Fault> {
