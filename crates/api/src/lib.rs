@@ -20,6 +20,7 @@ mod seed;
 mod task;
 mod template;
 mod tool;
+mod workspace;
 
 pub use admin::{
     AuditEntry, AuditHead, CreateKey, CreateTenant, Health, Key, NewKey, Readiness, ReadinessCheck,
@@ -46,6 +47,10 @@ pub use seed::{AcquireLease, AcquiredLease};
 pub use task::{CreateTask, Task, TaskFile, TaskFileContent, TaskFiles, TaskResult, TaskUsage};
 pub use template::{PutTemplate, Template};
 pub use tool::{ResourceMetadata, ToolAnswer, ToolArguments, Tools};
+pub use workspace::{
+    CreateSkill, MoveShared, NewSkillFile, SharedDeleted, SharedFile, SharedFileKind, SharedFiles,
+    SharedVersion, SharedVersions, SharedWritten, Skill, SkillFile, SkillRefused, SkillShown, Skills,
+};
 
 /// The header that makes a creation repeatable.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";

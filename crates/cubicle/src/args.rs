@@ -6,6 +6,7 @@ mod egress;
 mod local;
 mod secrets;
 mod texts;
+mod workspace;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ pub(crate) use egress::{
 };
 pub(crate) use local::{Bench, How, Ls, Mcp, OneSandbox, Rm, Run, SandboxOptions, Shape, Up};
 pub(crate) use secrets::{SecretSet, Secrets};
+pub(crate) use workspace::{SkillCreate, Skills, Workspace, WorkspaceGet, WorkspacePut};
 
 /// Runs programs in sandboxes of their own, on this machine or on a server.
 #[derive(Debug, Parser)]
@@ -128,6 +130,12 @@ pub(crate) enum Verb {
     /// Keep secrets on a server, and say where they go: they are added to requests outside of sandboxes
     #[command(subcommand)]
     Secrets(Secrets),
+    /// Read and write files that outlive sandboxes: workers see them in /workspace/shared
+    #[command(subcommand, after_help = texts::WORKSPACE)]
+    Workspace(Workspace),
+    /// List, show and create skills: instructions that workers look up
+    #[command(subcommand)]
+    Skills(Skills),
     /// Make and list tenants, and change their quotas
     #[command(subcommand)]
     Tenant(Tenant),
@@ -199,6 +207,13 @@ impl Verb {
             Self::Egress(Egress::Record(args)) => args.exec.how.json,
             Self::Secrets(Secrets::Set(args)) => args.shape.json,
             Self::Secrets(Secrets::List(shape)) => shape.json,
+            Self::Workspace(Workspace::Put(args)) => args.shape.json,
+            Self::Workspace(Workspace::Ls(args)) => args.shape.json,
+            Self::Workspace(Workspace::History(args)) => args.shape.json,
+            Self::Workspace(Workspace::Get(_) | Workspace::Rm(_) | Workspace::Mv(_)) => false,
+            Self::Skills(Skills::List(shape)) => shape.json,
+            Self::Skills(Skills::Show(args)) => args.shape.json,
+            Self::Skills(Skills::Create(args)) => args.shape.json,
             Self::Template(Template::Ls(shape)) | Self::Tenant(Tenant::Ls(shape)) => shape.json,
             Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun | Self::Up(_) => false,
             Self::Mcp(_) | Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => {

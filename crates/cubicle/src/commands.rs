@@ -24,9 +24,11 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod secrets;
 pub(crate) mod shell;
+pub(crate) mod skills;
 pub(crate) mod template;
 pub(crate) mod tenant;
 pub(crate) mod up;
+pub(crate) mod workspace;
 
 use std::io::{self, Write};
 

@@ -45,6 +45,15 @@ impl Context {
         &self.data_dir
     }
 
+    /// Where files that outlive sandboxes are.
+    pub(crate) fn shared_dir(&self) -> PathBuf {
+        match &self.settings.server.shared_dir {
+            // A path that has no absolute form is empty, and says so when it is opened.
+            Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
+            None => self.data_dir.join("shared"),
+        }
+    }
+
     /// What a later command needs on its command line to find the same sandboxes, with a space before it.
     pub(crate) fn flags_to_find_it_again(&self) -> String {
         if self.named { format!(" --data-dir {}", self.data_dir.display()) } else { String::new() }

@@ -105,6 +105,8 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Audit(verb) => commands::audit::audit(verb, &context).await?,
         Verb::Template(verb) => commands::template::template(verb, &context).await?,
         Verb::Secrets(verb) => commands::secrets::secrets(verb, &context).await?,
+        Verb::Workspace(verb) => commands::workspace::workspace(verb, &context).await?,
+        Verb::Skills(verb) => commands::skills::skills(verb, &context).await?,
         Verb::Tenant(verb) => commands::tenant::tenant(verb, &context).await?,
         Verb::Egress(verb) => commands::egress::egress(verb, &context).await?,
         Verb::Mcp(args) => commands::mcp::mcp(args, &context).await?,

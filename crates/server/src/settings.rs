@@ -28,6 +28,8 @@ pub struct Settings {
     pub exec_timeout_seconds: Option<f64>,
     /// Where artifacts and journals of sandboxes that are gone are kept.
     pub blobs: PathBuf,
+    /// Files that outlive sandboxes, by tenant.
+    pub shared: PathBuf,
     pub journal_retention: Duration,
     /// Of ended leases, execs, events and idempotency keys.
     pub record_retention: Duration,
@@ -86,8 +88,6 @@ pub struct WorkerSettings {
     pub task_retention: Duration,
     /// Refuse tasks that would run without gVisor.
     pub require_gvisor: bool,
-    /// The tree that tasks and assistants share.
-    pub shared: PathBuf,
     /// The directory that has `run-task`; absent where workers are off.
     pub program: Option<PathBuf>,
     pub agents: FindAgent,
@@ -102,7 +102,7 @@ impl WorkerSettings {
     pub const TEMPLATE: &str = "worker";
 
     /// The usual numbers, with workers off.
-    pub fn off(shared: PathBuf, at: SocketAddr) -> Self {
+    pub fn off(at: SocketAddr) -> Self {
         Self {
             enabled: false,
             default_timeout_minutes: 30,
@@ -113,7 +113,6 @@ impl WorkerSettings {
             webhook_secrets: Vec::new(),
             task_retention: Duration::from_secs(48 * 3600),
             require_gvisor: false,
-            shared,
             program: None,
             agents: Arc::new(|_| Ok(None)),
             at,
@@ -127,7 +126,6 @@ impl fmt::Debug for WorkerSettings {
         f.debug_struct("WorkerSettings")
             .field("enabled", &self.enabled)
             .field("max_concurrent_workers", &self.max_concurrent_workers)
-            .field("shared", &self.shared)
             .finish_non_exhaustive()
     }
 }

@@ -45,6 +45,16 @@ pub trait Bench: Send + Sync {
 
     /// Sandboxes can be made and given back, or there is only the one.
     fn lifecycle(&self) -> Option<&dyn Lifecycle>;
+
+    /// Files that outlive sandboxes, where there are any.
+    fn workspace(&self) -> Option<&dyn Workspace>;
+}
+
+/// Provides the files that a tenant's assistants and workers share.
+#[async_trait]
+pub trait Workspace: Send + Sync {
+    /// Does one of the tools for them, with its arguments and its answer as the table has them.
+    async fn work(&self, tool: &str, arguments: Value) -> Result<Value, ToolError>;
 }
 
 /// The output of an exec as it comes.

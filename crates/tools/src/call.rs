@@ -39,17 +39,10 @@ pub async fn call(
     arguments: Value,
     watch: &dyn Watch,
 ) -> Result<Value, ToolError> {
-    let Some(definition) = definitions::definition(name) else { return Err(no_such_tool()) };
-    if !arguments.is_object() {
-        return Err(ToolError::invalid("the arguments are not a JSON object"));
-    }
-    if let Value::Object(given) = &arguments
-        && let Some(name) = definition.unknown_argument(given.keys())
-    {
-        let known = definition.argument_names().collect::<Vec<_>>().join(", ");
-        return Err(ToolError::invalid(format!("there is no argument '{}'", name.escape_default()))
-            .hint(format!("the arguments are {known}")));
-    }
+    let Some(definition) = definitions::definition(name) else {
+        return call_without_sandbox(bench, name, arguments).await;
+    };
+    check(definition, &arguments)?;
     match definition.name {
         "execute" => answer(execs::execute(bench, sandbox, parsed(arguments)?, watch).await?),
         "exec_output" => answer(execs::exec_output(bench, sandbox, parsed(arguments)?).await?),
@@ -57,6 +50,38 @@ pub async fn call(
         "run_code" => answer(code::run_code(bench, sandbox, parsed(arguments)?, watch).await?),
         near_files => bench.near_files(sandbox, near_files, &arguments).await,
     }
+}
+
+/// Does a tool that needs no sandbox.
+pub async fn call_without_sandbox(
+    bench: &dyn Bench,
+    name: &str,
+    arguments: Value,
+) -> Result<Value, ToolError> {
+    if let Some(definition) = definitions::workspace().iter().find(|definition| definition.name == name) {
+        check(definition, &arguments)?;
+        let workspace = bench.workspace().ok_or_else(no_such_tool)?;
+        return workspace.work(definition.name, arguments).await;
+    }
+    Err(match definitions::definition(name) {
+        Some(_) => ToolError::new(Kind::Invalid, "needs_sandbox", format!("'{name}' is done in a sandbox"))
+            .hint(format!("POST /api/v1/sandboxes/SANDBOX/tools/{name}")),
+        None => no_such_tool(),
+    })
+}
+
+fn check(definition: &definitions::Definition, arguments: &Value) -> Result<(), ToolError> {
+    if !arguments.is_object() {
+        return Err(ToolError::invalid("the arguments are not a JSON object"));
+    }
+    if let Value::Object(given) = arguments
+        && let Some(name) = definition.unknown_argument(given.keys())
+    {
+        let known = definition.argument_names().collect::<Vec<_>>().join(", ");
+        return Err(ToolError::invalid(format!("there is no argument '{}'", name.escape_default()))
+            .hint(format!("the arguments are {known}")));
+    }
+    Ok(())
 }
 
 pub(crate) fn no_such_tool() -> ToolError {

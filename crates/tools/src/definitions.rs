@@ -3,6 +3,8 @@
 mod execs;
 mod files;
 mod sandboxes;
+mod skills;
+mod workspace;
 
 use std::sync::LazyLock;
 
@@ -74,6 +76,13 @@ pub fn definitions() -> &'static [Definition] {
 /// Tools that make sandboxes and give them back.
 pub fn lifecycle() -> &'static [Definition] {
     static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| sandboxes::definitions().into());
+    &ALL
+}
+
+/// Tools for what outlives sandboxes. They need none.
+pub(crate) fn workspace() -> &'static [Definition] {
+    static ALL: LazyLock<Vec<Definition>> =
+        LazyLock::new(|| workspace::definitions().into_iter().chain(skills::definitions()).collect());
     &ALL
 }
 

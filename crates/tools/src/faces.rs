@@ -2,13 +2,20 @@
 
 use serde_json::{Value, json};
 
-use crate::definitions::{Definition, definitions, lifecycle};
+use crate::definitions::{Definition, definitions, lifecycle, workspace};
+
+/// What is called over the API, and whether in a sandbox.
+fn for_clients() -> impl Iterator<Item = (bool, &'static Definition)> {
+    let in_sandboxes = definitions().iter().map(|definition| (true, definition));
+    in_sandboxes.chain(workspace().iter().map(|definition| (false, definition)))
+}
 
 /// As the API's own clients get it.
 pub fn native_form() -> Value {
-    let shown = definitions().iter().map(|definition| {
+    let shown = for_clients().map(|(needs_sandbox, definition)| {
         json!({
             "name": definition.name,
+            "needs_sandbox": needs_sandbox,
             "title": definition.title,
             "description": definition.description,
             "input_schema": definition.input,
@@ -21,7 +28,7 @@ pub fn native_form() -> Value {
 
 /// As functions for the `tools` of OpenAI's chat completions, and of whoever has the same form.
 pub fn openai_form() -> Value {
-    let shown = definitions().iter().map(|definition| {
+    let shown = for_clients().map(|(_, definition)| {
         json!({
             "type": "function",
             "function": {
@@ -41,7 +48,8 @@ pub fn mcp_form() -> Value {
 
 /// What an MCP server has. Where no other place names the sandbox, an argument does.
 pub(crate) fn all_for_mcp() -> impl Iterator<Item = Definition> {
-    definitions().iter().map(Definition::with_sandbox).chain(lifecycle().iter().cloned())
+    let without_sandbox = lifecycle().iter().chain(workspace()).cloned();
+    definitions().iter().map(Definition::with_sandbox).chain(without_sandbox)
 }
 
 pub(crate) fn mcp_tool(definition: &Definition) -> Value {
@@ -98,7 +106,7 @@ mod tests {
         fn fields<T: serde::de::DeserializeOwned>(name: &str) -> bool {
             // An unknown field is refused with the list of those that are known.
             let error = serde_json::from_value::<T>(json!({ "\u{0}": 1 })).err().unwrap().to_string();
-            let definition = crate::definition(name).unwrap();
+            let (_, definition) = for_clients().find(|(_, definition)| definition.name == name).unwrap();
             let known: BTreeSet<String> = error.split('`').skip(3).step_by(2).map(str::to_owned).collect();
             let named: BTreeSet<String> = definition.argument_names().map(str::to_owned).collect();
             assert_eq!(named, known, "{name}");
@@ -116,5 +124,11 @@ mod tests {
         assert!(fields::<crate::execs::ExecOutput>("exec_output"));
         assert!(fields::<crate::execs::ExecStop>("exec_stop"));
         assert!(fields::<crate::code::RunCode>("run_code"));
+        assert!(fields::<crate::workspace::Read>("read_workspace"));
+        assert!(fields::<crate::workspace::Write>("write_workspace"));
+        assert!(fields::<crate::workspace::List>("list_workspace"));
+        assert!(fields::<crate::workspace::Delete>("delete_workspace"));
+        assert!(fields::<crate::workspace::Move>("move_workspace"));
+        assert!(fields::<crate::workspace::CreateSkill>("create_skill"));
     }
 }

@@ -13,9 +13,10 @@ mod faces;
 mod guest;
 pub mod mcp;
 mod output;
+pub mod workspace;
 
-pub use bench::{Bench, CreateSandbox, Follow, Lifecycle, Output, SandboxShown, What};
-pub use call::{Quiet, Watch, call};
+pub use bench::{Bench, CreateSandbox, Follow, Lifecycle, Output, SandboxShown, What, Workspace};
+pub use call::{Quiet, Watch, call, call_without_sandbox};
 pub use definitions::{Annotations, Definition, definition, definitions, lifecycle};
 pub use error::ToolError;
 pub use faces::{mcp_form, native_form, openai_form};

@@ -21,12 +21,16 @@ use crate::bench::{Bench, CreateSandbox};
 use crate::call::{self, Watch};
 use crate::error::ToolError;
 use crate::faces::{all_for_mcp, mcp_tool};
+use crate::workspace::is_picture;
 
 const INSTRUCTIONS: &str = "Tools for an isolated Linux sandbox of your own. Files are in /workspace; relative paths are taken \
     from there. The sandbox is made at the first call and ends when it is not used for a while, with its files. Use \
-    execute with background for servers, and edit_file or apply_patch instead of rewriting files.";
+    execute with background for servers, and edit_file or apply_patch instead of rewriting files. What is to outlive the \
+    sandbox, and skills, are in the shared workspace: read_workspace, write_workspace, list_skills and their siblings.";
 /// Tools change only with the program.
 const FRESH_FOR_MS: u64 = 3_600_000;
+/// In base64.
+const LARGEST_PICTURE: usize = 5 * 1024 * 1024;
 /// A call that was given up may have asked for an exec that is still on its way to its sandbox.
 const ATTEMPTS_TO_END: usize = 50;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
@@ -144,6 +148,9 @@ async fn carry_out(
     mut arguments: Value,
     watch: &dyn Watch,
 ) -> Result<Value, ToolError> {
+    if crate::definitions::workspace().iter().any(|definition| definition.name == name) {
+        return call::call_without_sandbox(bench, name, arguments).await;
+    }
     if crate::definitions::definition(name).is_none() {
         return sandboxes(bench, name, arguments).await;
     }
@@ -187,7 +194,12 @@ fn sandbox_id(given: &Value) -> Result<SandboxId, ToolError> {
 /// A refusal is an answer, too: the model that asked is to read it and do better.
 fn result(outcome: Result<Value, ToolError>) -> CallToolResult {
     match outcome {
-        Ok(answer) => CallToolResult::structured(answer),
+        Ok(mut answer) => {
+            let pictures = pictures(&mut answer);
+            let mut result = CallToolResult::structured(answer);
+            result.content.extend(pictures);
+            result
+        }
         Err(error) => {
             let mut result = CallToolResult::error(vec![ContentBlock::text(error.to_string())]);
             let mut meta = MetaObject::new();
@@ -196,6 +208,18 @@ fn result(outcome: Result<Value, ToolError>) -> CallToolResult {
             result
         }
     }
+}
+
+/// Takes a picture out of an answer, to be shown beside it.
+fn pictures(answer: &mut Value) -> Option<ContentBlock> {
+    let kind = answer["type"].as_str().filter(|kind| is_picture(kind))?.to_owned();
+    let whole = answer["encoding"] == "base64" && answer["truncated"] == false;
+    let object = answer.as_object_mut().filter(|_| whole)?;
+    // What is larger than models take stays where it is.
+    let content =
+        object.get("content")?.as_str().filter(|content| content.len() <= LARGEST_PICTURE)?.to_owned();
+    object.remove("content");
+    Some(ContentBlock::image(content, kind))
 }
 
 /// A call, as long as somebody waits for it.

@@ -64,7 +64,7 @@ impl Client {
             .map_err(from_reader)
     }
 
-    async fn download(&self, path: String) -> Result<Download, ClientError> {
+    pub(super) async fn download(&self, path: String) -> Result<Download, ClientError> {
         let answered = self.send(Call::new(Method::GET, path)).await?;
         let size = answered.response.headers().get(CONTENT_LENGTH);
         let size = size.and_then(|size| size.to_str().ok()).and_then(|size| size.parse().ok());
@@ -103,7 +103,7 @@ fn at(sandbox: SandboxId, what: &str, path: &str) -> String {
 }
 
 /// The answer comes when everything was sent, so it is not waited for with a deadline.
-fn upload(path: String, media: &str, content: impl AsyncRead + Send + Unpin + 'static) -> Call {
+pub(super) fn upload(path: String, media: &str, content: impl AsyncRead + Send + Unpin + 'static) -> Call {
     Call { body: streamed(content), deadline: None, ..Call::new(Method::PUT, path) }.with(CONTENT_TYPE, media)
 }
 
@@ -117,7 +117,7 @@ fn streamed(content: impl AsyncRead + Send + Unpin + 'static) -> RequestBody {
 }
 
 /// A request that broke because its content could not be read is not the connection's fault.
-fn from_reader(error: ClientError) -> ClientError {
+pub(super) fn from_reader(error: ClientError) -> ClientError {
     let ClientError::Broken { address, cause } = error else { return error };
     match cause.downcast::<hyper::Error>() {
         Ok(broken) if broken.is_user() => {

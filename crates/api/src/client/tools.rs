@@ -13,6 +13,12 @@ impl Client {
         self.get("/api/v1/tools").await
     }
 
+    /// Does a tool that needs no sandbox, however long it takes.
+    pub async fn call_tool_anywhere(&self, tool: &str, arguments: &Value) -> Result<Value, ClientError> {
+        let path = format!("/api/v1/tools/{tool}");
+        self.answer(Call { deadline: None, ..Call::json(Method::POST, path, arguments) }).await
+    }
+
     /// Does a tool in a sandbox, however long it takes.
     pub async fn call_tool(
         &self,

@@ -209,3 +209,33 @@ Examples:
   echo 'allow @python; allow *.example.org' | cubicle egress check -
 
 Exit codes: 0 when the policy can be used here, 1 when it cannot, 125 when it cannot be read.";
+
+pub(super) const WORKSPACE: &str = "\
+Examples:
+  cubicle workspace put spending.csv data/
+  cubicle workspace ls --recursive
+  cubicle workspace get data/spending.csv | head";
+
+pub(super) const WORKSPACE_PUT: &str = "\
+Examples:
+  cubicle workspace put spending.csv data/              # becomes data/spending.csv
+  cubicle workspace put ./charts skills/charts          # a directory with everything in it
+  date | cubicle workspace put - data/now.txt
+
+A file is replaced in one step, and its last ten versions are kept.";
+
+pub(super) const WORKSPACE_GET: &str = "\
+Examples:
+  cubicle workspace get data/spending.csv               # to standard output
+  cubicle workspace get data/spending.csv .
+  cubicle workspace get data/spending.csv old.csv --version 3";
+
+pub(super) const WORKSPACE_HISTORY: &str = "\
+Examples:
+  cubicle workspace history data/spending.csv
+  cubicle workspace get data/spending.csv --version 3 | cubicle workspace put - data/spending.csv";
+
+pub(super) const SKILLS_CREATE: &str = "\
+Examples:
+  cubicle skills create charts --description 'Draws charts. Use for tables of numbers.' < charts.md
+  cubicle skills create charts --description '…' --content charts.md --file chart.py:scripts/chart.py";

@@ -5,6 +5,7 @@ mod code;
 mod egress;
 mod home;
 mod sealing;
+mod shared;
 mod workers;
 
 use std::io::Write;
@@ -66,13 +67,17 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
 
     crate::limits::allow_many_descriptors();
     data_dir::prepare(context.data_dir())?;
+    let shared_dir = shared::named(context)?;
     let options = cubicle_backend_local::Options {
         data_dir: context.data_dir().to_owned(),
-        mountable: Vec::new(),
+        mountable: shared_dir.iter().cloned().collect(),
         readiness: Readiness::ManySandboxes,
     };
     let backend = LocalBackend::open(options).await?;
     let prepared = code::prepare(context, backend.facts().service_uid).await?;
+    if let Some(path) = &shared_dir {
+        shared::hand_over(path, backend.facts().service_uid)?;
+    }
     backend.drop_rights()?;
     let home = Home::open(context.data_dir())?;
     let probed = backend.probe().await;
@@ -109,6 +114,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         lease_ttl_seconds: seconds(asked.lease_ttl, 600)?,
         exec_timeout_seconds: asked.sandbox_timeout.map(|timeout| timeout.as_secs_f64()),
         blobs: home.blobs(),
+        shared: context.shared_dir(),
         journal_retention: asked.journal_retention.unwrap_or(2 * DAY),
         record_retention: asked.record_retention.unwrap_or(7 * DAY),
         keyless: args.without_keys,

@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 63] = [
+pub(super) const KEYS: [Key; 64] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -88,6 +88,12 @@ pub(super) const KEYS: [Key; 63] = [
         "SANDBOX_IMAGE",
         "the host's own `/usr`",
         "A directory with the root filesystem of the default template",
+    ),
+    key(
+        "server.shared_dir",
+        "CUBICLE_SHARED_DIR",
+        "`shared` in the data directory",
+        "Where files that outlive sandboxes are kept; several servers that are one deployment name the same place",
     ),
     key("server.lease_ttl", "LEASE_TTL_SECONDS", "`10m`", "How long a lease lives without a heartbeat"),
     key(

@@ -16,6 +16,7 @@ pub(crate) mod templates;
 pub(crate) mod tidings;
 mod to_its_end;
 pub(crate) mod tools;
+pub(crate) mod workspace;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -113,7 +114,7 @@ impl App {
         let tokens = settings.tokens.clone().map(Tokens::new);
         let egress = settings.egress.clone().map(Egress::new).transpose()?.map(Arc::new);
         let environments = settings.code.environments.clone();
-        let shared = SharedWorkspace::open(settings.workers.shared.clone())?;
+        let shared = SharedWorkspace::open(settings.shared.clone())?;
         let metrics = Metrics::new(settings.span_counts.as_ref());
         Ok(Arc::new(Self {
             store,

@@ -11,7 +11,7 @@ use cubicle_model::egress::LeaseEgress;
 use cubicle_model::{ExecId, ExecSpec, Exit, Kind, Lease, LeaseId, LeaseStatus, Sandbox, SandboxId, Scope};
 use cubicle_store::Page;
 use cubicle_tools::{
-    Bench, CreateSandbox, Follow, Lifecycle, Output, OverGuest, SandboxShown, ToolError, What,
+    Bench, CreateSandbox, Follow, Lifecycle, Output, OverGuest, SandboxShown, ToolError, What, Workspace,
 };
 use serde_json::Value;
 use tokio::task::AbortHandle;
@@ -50,7 +50,7 @@ fn deed(tool: &str) -> Option<&'static str> {
 
 impl CallersBench {
     /// Answers and refusals repeat what was in files and in commands.
-    async fn masked(&self, outcome: Result<Value, ToolError>) -> Result<Value, ToolError> {
+    pub(super) async fn masked(&self, outcome: Result<Value, ToolError>) -> Result<Value, ToolError> {
         let masks = self.app.masks(self.caller.tenant()).await?;
         match outcome {
             Ok(mut answer) => {
@@ -206,6 +206,10 @@ impl Bench for CallersBench {
     }
 
     fn lifecycle(&self) -> Option<&dyn Lifecycle> {
+        Some(self)
+    }
+
+    fn workspace(&self) -> Option<&dyn Workspace> {
         Some(self)
     }
 }

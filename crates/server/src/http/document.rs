@@ -44,6 +44,8 @@ const SHAPES: [(&str, &str); 6] = [
     ("task_id", TaskId::PREFIX),
 ];
 const NAME: &str = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
+/// Simpler than what is allowed: a path of a few plain names.
+const SHARED_PATH: &str = "^[A-Za-z0-9_-]{1,30}(/[A-Za-z0-9_-]{1,30}){0,5}$";
 const SECRET_NAME: &str = "^[A-Za-z][A-Za-z0-9_.-]{0,63}$";
 
 /// Every status that a refusal may have: its name among the document's parts, and what it means.
@@ -69,6 +71,9 @@ pub(super) fn complete(mut document: Description) -> Description {
     for (_, name, what) in REFUSALS {
         parts.responses.insert(name.to_owned(), RefOr::T(refusal(what)));
     }
+    // A parameter that takes all of the rest of a path is one like any other to clients.
+    let paths = std::mem::take(&mut document.paths.paths);
+    document.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
     for (path, item) in &mut document.paths.paths {
         for (method, operation) in operations(item) {
             for parameter in operation.parameters.iter_mut().flatten() {
@@ -145,7 +150,11 @@ fn describe(parameter: &mut Parameter) {
         ("port", ParameterIn::Path) => {
             (schema.minimum, schema.maximum) = (Some(1.into()), Some(i32::from(u16::MAX).into()));
         }
-        ("if-match", ParameterIn::Header) => schema.pattern = Some(r#"^("?[0-9]{1,18}"?|\*)$"#.into()),
+        ("skill_name", ParameterIn::Path) => schema.pattern = Some("^[a-z0-9-]{1,64}$".into()),
+        ("path", ParameterIn::Path) => schema.pattern = Some(SHARED_PATH.into()),
+        ("if-match", ParameterIn::Header) if schema.pattern.is_none() => {
+            schema.pattern = Some(r#"^("?[0-9]{1,18}"?|\*)$"#.into())
+        }
         (cubicle_api::IDEMPOTENCY_KEY, ParameterIn::Header) => schema.pattern = Some("^[!-~]{1,256}$".into()),
         _ => {}
     }

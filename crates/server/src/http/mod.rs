@@ -27,6 +27,7 @@ mod tasks;
 mod templates;
 mod terminal;
 mod tools;
+mod workspace;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -100,6 +101,13 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tasks::link))
         .routes(routes!(tools::list))
         .routes(routes!(tools::call))
+        .routes(routes!(tools::call_anywhere))
+        .routes(routes!(workspace::list))
+        .routes(routes!(workspace::read, workspace::write, workspace::delete))
+        .routes(routes!(workspace::rename))
+        .routes(routes!(workspace::versions))
+        .routes(routes!(workspace::list_skills, workspace::create_skill))
+        .routes(routes!(workspace::get_skill))
         .routes(routes!(templates::list))
         .routes(routes!(templates::get, templates::put, templates::delete))
         .routes(routes!(secrets::list))

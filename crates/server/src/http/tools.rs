@@ -10,7 +10,7 @@ use cubicle_tools::Quiet;
 use serde_json::{Map, Value};
 
 use super::problem::Answer;
-use super::request::{IdAnd, Json, Query};
+use super::request::{Id, IdAnd, Json, Query};
 use crate::app::tools::CallersBench;
 use crate::app::{App, Caller};
 
@@ -54,4 +54,20 @@ pub(super) async fn call(
     let bench = CallersBench { app, caller, session: None };
     let answer = cubicle_tools::call(&bench, sandbox, &tool, Value::Object(arguments), &Quiet).await?;
     Ok(Reply(answer))
+}
+
+/// Do a tool that needs no sandbox
+///
+/// The arguments and the answer are as `GET /api/v1/tools` says.
+#[utoipa::path(post, operation_id = "call_tool_anywhere", path = "/tools/{tool}", tag = "tools", params(("tool" = String, Path)),
+    request_body = api::ToolArguments,
+    responses((status = 200, body = api::ToolAnswer), (status = "default", body = api::ErrorBody)))]
+pub(super) async fn call_anywhere(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(tool): Id<String>,
+    Json(arguments): Json<Map<String, Value>>,
+) -> Answer<Reply<Value>> {
+    let bench = CallersBench { app, caller, session: None };
+    Ok(Reply(cubicle_tools::call_without_sandbox(&bench, &tool, Value::Object(arguments)).await?))
 }

@@ -145,7 +145,7 @@ fn what_was_closed_is_removed_all_the_same() {
     fs::create_dir_all(&closed).unwrap();
     fs::write(closed.join("x"), "x").unwrap();
     for path in [closed.as_path(), closed.parent().unwrap(), &directory] {
-        fs::set_permissions(path, PermissionsExt::from_mode(0)).unwrap();
+        fs::set_permissions(path, PermissionsExt::from_mode(0o000)).unwrap();
     }
     world.tree.remove_task(task(1)).unwrap();
     assert!(!directory.exists() && world.staging_is_empty());
@@ -169,7 +169,7 @@ fn a_directory_that_is_swapped_for_a_link_meanwhile_gives_nothing_away() {
                 renameat_with(CWD, &real, CWD, &link, RenameFlags::EXCHANGE).unwrap();
             }
         });
-        for _ in 0..2000 {
+        for _ in 0..300 {
             for name in ["d/note", "l/note"] {
                 if let Ok(mut file) = world.tree.open_output(task(1), name) {
                     let mut text = String::new();

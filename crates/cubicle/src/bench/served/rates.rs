@@ -140,11 +140,12 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
     const DAY: Duration = Duration::from_secs(24 * 3600);
     Settings {
         address: format!("http://{address}"),
-        workers: cubicle_server::WorkerSettings::off(blobs.with_file_name("shared"), address),
+        workers: cubicle_server::WorkerSettings::off(address),
         capacity: 200,
         longest_queue: 1000,
         lease_ttl_seconds: 600,
         exec_timeout_seconds: None,
+        shared: blobs.join("shared"),
         blobs,
         journal_retention: DAY,
         record_retention: DAY,

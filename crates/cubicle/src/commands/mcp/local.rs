@@ -1,6 +1,7 @@
 //! Sandboxes of this machine, without a server.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,10 @@ use cubicle_backend::{Backend, Seen, State};
 use cubicle_guest::client::Guest;
 use cubicle_guest::wire::execute::{Execute, Produced};
 use cubicle_model::{ExecId, ExecSpec, Fault, Kind, Lifetime, Medium, Placement, SandboxId};
-use cubicle_tools::{Bench, CreateSandbox, Follow, Lifecycle, OverGuest, SandboxShown, ToolError};
+use cubicle_tools::{
+    Bench, CreateSandbox, Follow, Lifecycle, OverGuest, SandboxShown, ToolError, Workspace, workspace,
+};
+use cubicle_workspace::SharedWorkspace;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 
@@ -19,6 +23,8 @@ use crate::context::{Context, guest, random_bits};
 
 /// A client that talks to us for so many sandboxes has forgotten some.
 const MOST_SANDBOXES: usize = 16;
+/// Whose files tools without a server share: the tenant that a server has from the beginning.
+const TENANT: &str = "default";
 /// A sandbox ends by itself at its deadline. As long as the client is there it is put off, well before.
 const EXTEND_EVERY: Duration = Duration::from_secs(600);
 
@@ -28,6 +34,8 @@ pub(super) struct LocalBench {
     place: Placement,
     sandboxes: Mutex<BTreeMap<SandboxId, Sandbox>>,
     usual: tokio::sync::Mutex<SandboxId>,
+    /// Where files that outlive sandboxes are.
+    shared: PathBuf,
 }
 
 struct Sandbox {
@@ -52,7 +60,8 @@ impl LocalBench {
         };
         let backend = context.backend_with(mountable).await?;
         let usual = tokio::sync::Mutex::new(place.id);
-        let bench = Self { backend, place, sandboxes: Mutex::default(), usual };
+        let shared = context.shared_dir();
+        let bench = Self { backend, place, sandboxes: Mutex::default(), usual, shared };
         bench.add(bench.place.clone()).await?;
         Ok(bench)
     }
@@ -163,6 +172,10 @@ impl Bench for LocalBench {
     fn lifecycle(&self) -> Option<&dyn Lifecycle> {
         Some(self)
     }
+
+    fn workspace(&self) -> Option<&dyn Workspace> {
+        Some(self)
+    }
 }
 
 #[async_trait]
@@ -191,6 +204,22 @@ impl Lifecycle for LocalBench {
         self.over(sandbox)?;
         self.sandboxes().remove(&sandbox);
         Ok(self.backend.destroy(sandbox).await?)
+    }
+}
+
+/// In the data directory, where a server of it would find the same files.
+#[async_trait]
+impl Workspace for LocalBench {
+    async fn work(&self, tool: &str, arguments: Value) -> Result<Value, ToolError> {
+        let (directory, tool) = (self.shared.clone(), tool.to_owned());
+        let working = tokio::task::spawn_blocking(move || {
+            let tenant = TENANT.parse().map_err(|error| Fault::new(Kind::Internal, format!("{error}")))?;
+            let tree = SharedWorkspace::open(directory)?.of(&tenant);
+            workspace::work(&tree, &tool, arguments)
+        });
+        working
+            .await
+            .map_err(|error| Fault::new(Kind::Internal, "work on shared files broke off").because(error))?
     }
 }
 

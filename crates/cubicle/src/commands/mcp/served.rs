@@ -8,7 +8,9 @@ use cubicle_api as api;
 use cubicle_api::client::{Client, ClientError, OutputStream, exit_of};
 use cubicle_guest::wire::execute::{Execute, FileReference, Produced};
 use cubicle_model::{ExecId, ExecSpec, Exit, Fault, Kind, SandboxId};
-use cubicle_tools::{Bench, CreateSandbox, Follow, Lifecycle, Output, SandboxShown, ToolError, What};
+use cubicle_tools::{
+    Bench, CreateSandbox, Follow, Lifecycle, Output, SandboxShown, ToolError, What, Workspace,
+};
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
@@ -210,6 +212,10 @@ impl Bench for ServerBench {
     fn lifecycle(&self) -> Option<&dyn Lifecycle> {
         Some(self)
     }
+
+    fn workspace(&self) -> Option<&dyn Workspace> {
+        Some(self)
+    }
 }
 
 #[async_trait]
@@ -247,6 +253,13 @@ impl Lifecycle for ServerBench {
         heartbeats.abort();
         self.client.release(lease.id).await.map_err(refused)?;
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Workspace for ServerBench {
+    async fn work(&self, tool: &str, arguments: Value) -> Result<Value, ToolError> {
+        self.client.call_tool_anywhere(tool, &arguments).await.map_err(refused)
     }
 }
 

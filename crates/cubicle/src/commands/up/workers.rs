@@ -24,7 +24,7 @@ const READY: u32 = 2;
 /// To be called when rights were given up: what is unpacked is the server's own.
 pub(super) fn settings(args: &Up, context: &Context, listen: SocketAddr) -> Result<WorkerSettings, Fault> {
     let data_dir = context.data_dir();
-    let mut settings = WorkerSettings::off(data_dir.join("shared"), from_here(listen));
+    let mut settings = WorkerSettings::off(from_here(listen));
     let number = |name: &str| -> Result<Option<u32>, Fault> {
         let wrong = |_| Fault::new(Kind::Invalid, format!("{name} is not a number"));
         context.environment.text(name).map(|text| text.trim().parse().map_err(wrong)).transpose()

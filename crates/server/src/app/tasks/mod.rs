@@ -78,7 +78,7 @@ pub(crate) struct Spawned {
 
 impl App {
     /// Something about a tenant's tree, which takes its time.
-    pub(super) async fn in_tree<T: Send + 'static>(
+    pub(super) async fn in_tree_of<T: Send + 'static>(
         &self,
         tenant: &Name,
         work: impl FnOnce(&Tree) -> Result<T, Fault> + Send + 'static,
@@ -114,8 +114,9 @@ impl App {
     ) -> Result<Spawned, Fault> {
         let id = TaskId::from_random(self.surroundings.bits());
         let (prompt, context_files) = (asked.task_description.clone(), asked.context_files.clone());
-        let made =
-            self.in_tree(caller.tenant(), move |tree| tree.create_task(id, &prompt, &context_files)).await?;
+        let made = self
+            .in_tree_of(caller.tenant(), move |tree| tree.create_task(id, &prompt, &context_files))
+            .await?;
         self.step("task_directory_made");
         let options = serde_json::to_value(&asked.options)
             .map_err(|error| Fault::new(Kind::Internal, "a task cannot be written").because(error))?;
@@ -159,7 +160,7 @@ impl App {
     }
 
     pub(crate) async fn remove_task_directory(&self, tenant: &Name, id: TaskId) -> Result<(), Fault> {
-        self.in_tree(tenant, move |tree| tree.remove_task(id)).await
+        self.in_tree_of(tenant, move |tree| tree.remove_task(id)).await
     }
 
     async fn with_position(&self, task: Task, again: bool) -> Result<Spawned, Fault> {

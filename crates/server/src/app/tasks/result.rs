@@ -51,7 +51,7 @@ impl App {
         let mut wanted = include.clone();
         wanted.extend(is_patched.then(|| PATCH.to_owned()));
         let mut contents = self
-            .in_tree(&task.tenant, move |tree| {
+            .in_tree_of(&task.tenant, move |tree| {
                 let mut contents = BTreeMap::new();
                 for name in wanted {
                     let path = format!("output/{name}");
@@ -76,7 +76,7 @@ impl App {
     /// As they are now; a task that runs may have some already.
     async fn files_of(&self, task: &Task) -> Result<Vec<OutputFile>, Fault> {
         let id = task.id;
-        self.in_tree(&task.tenant, move |tree| tree.output_files(id)).await
+        self.in_tree_of(&task.tenant, move |tree| tree.output_files(id)).await
     }
 
     /// An open file that a task made, with its size and type.
@@ -103,7 +103,7 @@ impl App {
 
     async fn file_of(&self, task: &Task, name: String) -> Result<(File, u64, String), Fault> {
         let id = task.id;
-        self.in_tree(&task.tenant, move |tree| {
+        self.in_tree_of(&task.tenant, move |tree| {
             let file = tree.open_output(id, &name)?;
             let size = file.metadata().map_err(|error| {
                 Fault::new(Kind::Unavailable, format!("'{}' cannot be read", name.escape_default()))
@@ -125,7 +125,9 @@ impl App {
     ) -> Result<Option<cubicle_workspace::Piece>, Fault> {
         let task = self.own_task(caller, id).await?;
         let read = self
-            .in_tree(&task.tenant, move |tree| tree.read_task_file(id, "events.jsonl", offset, Some(limit)))
+            .in_tree_of(&task.tenant, move |tree| {
+                tree.read_task_file(id, "events.jsonl", offset, Some(limit))
+            })
             .await;
         match read {
             Ok(piece) => Ok(Some(piece)),

@@ -112,7 +112,7 @@ impl App {
         };
         self.step("task_worker_ended");
         let id = task.id;
-        let status = match self.in_tree(&task.tenant, move |tree| tree.status(id)).await {
+        let status = match self.in_tree_of(&task.tenant, move |tree| tree.status(id)).await {
             Err(fault) if fault.kind() == Kind::Unavailable => return Err(fault),
             status => status,
         };
@@ -299,14 +299,14 @@ impl App {
     ) -> TaskEnd {
         let Verdict { mut status, mut error_message } = verdict;
         let id = task.id;
-        let files = self.in_tree(&task.tenant, move |tree| tree.output_files(id)).await;
+        let files = self.in_tree_of(&task.tenant, move |tree| tree.output_files(id)).await;
         let files = files.unwrap_or_else(|fault| {
             warn!(error = %fault, "what a task made cannot be listed");
             Vec::new()
         });
         let mut saved_files = Vec::new();
         if task.save_to_shared && status == TaskStatus::Success {
-            match self.in_tree(&task.tenant, move |tree| tree.save_outputs(id)).await {
+            match self.in_tree_of(&task.tenant, move |tree| tree.save_outputs(id)).await {
                 Ok(saved) => saved_files = saved,
                 Err(fault) => {
                     status = TaskStatus::Failed;
@@ -354,7 +354,7 @@ impl App {
         let id = task.id;
         let most = Some(LONGEST_SUMMARY as u64);
         let read = self
-            .in_tree(&task.tenant, move |tree| tree.read_task_file(id, "output/summary.md", 0, most))
+            .in_tree_of(&task.tenant, move |tree| tree.read_task_file(id, "output/summary.md", 0, most))
             .await;
         let text = String::from_utf8_lossy(&read.ok()?.bytes).trim().to_owned();
         (!text.is_empty()).then_some(text)
