@@ -152,7 +152,7 @@ fn its_end_is_told_once_by_an_event() {
 fn events_of(server: &Server, id: &str) -> Vec<Value> {
     use std::io::BufRead;
     let mut told = Vec::new();
-    let stream = server.stream(&format!("/api/stream/{id}?after=0"), &[("accept", "text/event-stream")]);
+    let stream = server.stream(&format!("/api/stream/{id}"), &[("accept", "text/event-stream")]);
     for line in stream.lines().map_while(Result::ok) {
         let Some(data) = line.strip_prefix("data: ") else { continue };
         let event: Value = serde_json::from_str(data).expect("data is JSON");
@@ -171,7 +171,7 @@ fn whatever_goes_wrong_inside_is_a_failure_that_says_why() {
     let table = [
         ("echo this went wrong >&2; exit 3", "3"),
         // The worker itself dies: the command's parent, and everything with it.
-        ("echo last words; kill -9 $PPID; sleep 60", "without a word"),
+        ("echo last words; sleep 1; kill -9 $PPID; sleep 60", "without a word"),
         ("rm -rf /task/status.json; mkfifo /task/status.json; kill -9 $PPID; sleep 60", "status.json"),
         ("ln -s /etc/passwd /task/status.json; kill -9 $PPID; sleep 60", "status.json"),
         ("head -c 3000000 /dev/zero > /task/status.json; kill -9 $PPID; sleep 60", "status.json"),
@@ -322,7 +322,7 @@ fn a_task_sees_nothing_of_another_and_not_more_of_the_server_than_its_webhook() 
     let script = format!(
         "ls /task /workspace/shared /mnt/worker / > /task/output/seen 2>&1; \
          find / -xdev -name '{other}' >> /task/output/seen 2>/dev/null; env > /task/output/env; \
-         printf '%s' \"$0\" | python3 - > /task/output/codes; echo ok > /task/output/summary.md"
+         printf '%s' \"$0\" | env -u no_proxy -u NO_PROXY python3 - > /task/output/codes; echo ok > /task/output/summary.md"
     );
     let asked = with(shell(&script), &json!({ "command": ["sh", "-c", script, codes] }));
     let id = spawn(&server, &asked);
@@ -385,7 +385,8 @@ fn large_files_are_read_in_parts_and_by_links() {
     assert_eq!(server.get(&path).text.len(), 3_388_895);
     for bad in ["link", "pipe", "..%2F..%2Fprompt.md", "nowhere"] {
         let refused = server.get(&format!("/api/v1/tasks/{id}/files/{bad}"));
-        assert!([400, 404].contains(&refused.status), "{bad}: {refused:?}");
+        assert!([400, 403, 404].contains(&refused.status), "{bad}: {refused:?}");
+        assert!(!refused.text.contains("root:"), "{bad}: {refused:?}");
     }
     let big = server.get(&format!("/api/v1/tasks/{id}/result?include=a%20b/numbers.txt")).ok();
     assert_eq!(big["contents"]["a b/numbers.txt"]["truncated"], true, "an answer has the beginning only");
