@@ -392,7 +392,7 @@ pub(super) const KEYS: [Key; 85] = [
     ),
     key(
         "ai_worker_config.task_retention_hours",
-        "AI_WORKER_TASK_RETENTION",
+        "AI_WORKER_TASK_RETENTION_HOURS",
         "`48`",
         "How long tasks that have ended are kept, with their directories",
     ),

@@ -30,5 +30,6 @@ mod rights;
 mod secrets;
 mod settings;
 mod system;
+mod tasks;
 mod tokens;
 mod traces;

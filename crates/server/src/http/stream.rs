@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use cubicle_api as api;
 use cubicle_guest::journal::Kind as RecordKind;
-use cubicle_model::{Event, ExecId, Fault, Kind, LeaseId, Name, Scope, Timestamp};
+use cubicle_model::{Event, ExecId, Fault, Kind, LeaseId, Name, Scope, Timestamp, TaskId};
 use cubicle_store::Exec;
 use futures_util::stream::{self, Stream};
 
@@ -189,7 +189,7 @@ pub(super) async fn events(
     Ok(follow(&app, caller, after.subject, start, &headers, false))
 }
 
-/// Everything about one exec, lease or sandbox
+/// Everything about one exec, lease, sandbox or task
 ///
 /// Of an exec its output, of anything else its events, as SSE.
 #[utoipa::path(get, operation_id = "follow_object", path = "/api/stream/{id}", tag = "events", params(("id" = String, Path), From),
@@ -209,10 +209,12 @@ pub(super) async fn everything(
     caller.must(Scope::Read)?;
     if let Ok(lease) = id.parse::<LeaseId>() {
         app.lease(&caller, lease).await?;
+    } else if let Ok(task) = id.parse::<TaskId>() {
+        app.task(&caller, task, 0).await?;
     } else if let Ok(sandbox) = id.parse() {
         app.sandbox(&caller, sandbox).await?;
     } else {
-        return Err(Fault::new(Kind::Invalid, "expected the id of an exec, a lease or a sandbox").into());
+        return Err(Fault::new(Kind::Invalid, "expected the id of an exec, a lease, a sandbox or a task").into());
     }
     let start = last_event_id(&headers)?.and_then(|seen| i64::try_from(seen).ok()).unwrap_or(0);
     Ok(follow(&app, caller, Some(id), start, &headers, true))
@@ -287,7 +289,7 @@ async fn events_after(
 }
 
 fn ends(event: &Event<serde_json::Value>) -> bool {
-    matches!(event.kind.as_str(), "lease.released" | "lease.expired" | "sandbox.gone")
+    matches!(event.kind.as_str(), "lease.released" | "lease.expired" | "sandbox.gone" | "worker_completed")
 }
 
 fn show(form: Form, event: &Event<serde_json::Value>) -> String {

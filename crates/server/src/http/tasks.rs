@@ -228,8 +228,8 @@ pub(super) async fn files(
 /// Read a file that a task made
 ///
 /// With a key, or with the signature of a link. With `Range: bytes=…` a part of it.
-#[utoipa::path(get, operation_id = "read_task_file", path = "/tasks/{task_id}/files/{file_path}", tag = "tasks",
-    params(("task_id" = String, Path), ("file_path" = String, Path, description = "Slashes as %2F")),
+#[utoipa::path(get, operation_id = "read_task_file", path = "/tasks/{task_id}/files/{*path}", tag = "tasks",
+    params(("task_id" = String, Path), ("path" = String, Path)),
     responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 206, description = "A part", body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 416, description = "There is no such part", body = api::ErrorBody),
@@ -271,8 +271,8 @@ async fn content(file: std::fs::File, part: Range<u64>) -> Result<Body, Fault> {
 }
 
 /// A link to a file that a task made, which needs no key
-#[utoipa::path(post, operation_id = "link_task_file", path = "/tasks/{task_id}/links/{file_path}", tag = "tasks",
-    params(("task_id" = String, Path), ("file_path" = String, Path, description = "Slashes as %2F"), Lasting),
+#[utoipa::path(post, operation_id = "link_task_file", path = "/tasks/{task_id}/links/{*path}", tag = "tasks",
+    params(("task_id" = String, Path), ("path" = String, Path), Lasting),
     responses((status = 200, body = api::SignedUrl), (status = "default", body = api::ErrorBody)))]
 pub(super) async fn link(
     State(app): State<Arc<App>>,
@@ -290,7 +290,7 @@ pub(super) async fn link(
 }
 
 fn file_path(id: TaskId, name: &str) -> String {
-    let keep = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+    let keep = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(byte);
     let encoded: String = name
         .as_bytes()
         .iter()
