@@ -182,6 +182,8 @@ fn failure(error: &Value) -> String {
     });
     let advice = match kind {
         "FatalTurnLimitedError" => "the budget is used up; raise the limit or ask for less",
+        // A stream that breaks is not tried again.
+        _ if words.contains("terminated") => "the connection to the service broke: try again",
         _ => advice(status),
     };
     format!("Gemini CLI ended with '{kind}': {words} — {advice}")

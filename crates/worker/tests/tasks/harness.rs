@@ -110,7 +110,6 @@ impl Task {
     }
 
     pub(crate) fn command(&self, program: &Path) -> Command {
-        #[expect(clippy::disallowed_methods, reason = "the test runs the worker")]
         let mut command = Command::new(program);
         command.args(self.assignment.arguments()).env_clear().envs(&self.variables);
         command.envs(self.assignment.variables());

@@ -4,7 +4,6 @@ use std::process::Command;
 use crate::harness::{Task, skip, write};
 
 fn git(directory: &Path, arguments: &[&str]) -> String {
-    #[expect(clippy::disallowed_methods, reason = "the test makes a repository")]
     let output = Command::new("git")
         .args(["-c", "user.name=Ada", "-c", "user.email=ada@example.org"])
         .args(arguments)
