@@ -69,6 +69,10 @@ pub fn install(
         }
         Source::Path(path) => path.clone(),
     };
+    // A directory may be anything, so that it is looked at before it is copied.
+    if archive.is_dir() {
+        version_of(&archive, known, request.version)?;
+    }
     on_step(Step::Unpacking);
     let mut on_bytes = |bytes| on_step(Step::Bytes(bytes));
     let mut contents = Tree::new(&tree, &mut on_bytes);
