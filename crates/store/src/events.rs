@@ -89,8 +89,21 @@ impl Series {
         subject: &str,
         data: &Json,
     ) -> Result<(), Fault> {
-        self.seq += 1;
         let id = EventId::from_random(sql.fresh());
+        self.emit_as(sql, id, now, kind, subject, data)
+    }
+
+    /// Under an id that was chosen before.
+    pub(crate) fn emit_as(
+        &mut self,
+        sql: &mut dyn Sql,
+        id: EventId,
+        now: Timestamp,
+        kind: &str,
+        subject: &str,
+        data: &Json,
+    ) -> Result<(), Fault> {
+        self.seq += 1;
         sql.run(
             "INSERT INTO events (tenant, seq, id, kind, subject, time, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             values![&self.tenant, self.seq, id, kind, subject, now, data.to_string()],

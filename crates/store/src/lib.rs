@@ -1,5 +1,5 @@
 //! What should be, and what happened: tenants, keys, templates, leases, sandboxes, execs, events, audit, artifacts,
-//! secrets, bills.
+//! secrets, bills, webhooks.
 //!
 //! The only SQL of the product. Every method of `Store` is one transaction and one fact; a row and the event that tells of
 //! it are written together. The same transactions run on SQLite and on PostgreSQL.
@@ -26,6 +26,7 @@ mod sqlite;
 mod templates;
 mod tenants;
 mod tls;
+mod webhooks;
 
 use std::fmt;
 use std::path::Path;
@@ -46,6 +47,9 @@ pub use queue::Promoted;
 pub use repeat::Repeat;
 pub use sandboxes::{NewSandbox, SandboxFilter};
 pub use secrets::{NewSecret, SecretsOfTenant, StoredSecret};
+pub use webhooks::{
+    Attempt, Claimed, Delivery, DeliveryFilter, Endpoint, EndpointChange, Heard, Listener, NewEndpoint, Told,
+};
 
 use crate::driver::{Driver, Durability, Outcome};
 use crate::sql::Sql;

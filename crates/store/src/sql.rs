@@ -122,17 +122,20 @@ macro_rules! by_text {
 
 by_text!(
     cubicle_model::ArtifactId,
+    cubicle_model::DeliveryId,
     cubicle_model::EventId,
     cubicle_model::ExecId,
     cubicle_model::KeyId,
     cubicle_model::LeaseId,
     cubicle_model::NodeId,
     cubicle_model::SandboxId,
+    cubicle_model::TaskId,
     cubicle_model::RequestId,
     cubicle_model::SecretName,
     cubicle_model::Name,
     cubicle_model::UserName,
     cubicle_model::TemplateRef,
+    cubicle_model::WebhookId,
 );
 
 impl<T: Into<Value>> From<Option<T>> for Value {

@@ -17,6 +17,7 @@ mod secrets;
 mod tenants;
 mod upgrades;
 mod waiting;
+mod webhooks;
 mod world;
 
 /// A test of each database for each scenario.
@@ -121,4 +122,12 @@ suite! {
         secrets_that_contradict_each_other_are_refused
         a_sealed_value_is_put_under_another_key
         a_bill_is_replaced_and_kept_as_long_as_its_lease;
+    webhooks:
+        an_endpoint_is_registered_changed_and_removed
+        the_end_of_a_task_is_told_to_each_receiver_once
+        a_delivery_is_sent_by_one_server_at_a_time
+        no_tenant_holds_up_the_deliveries_of_another
+        a_delivery_is_tried_again_given_up_and_replayed
+        a_receiver_that_is_gone_is_told_nothing_more
+        deliveries_are_listed_newest_first_and_forgotten_when_they_are_old;
 }
