@@ -19,6 +19,7 @@ mod secret;
 mod seed;
 mod template;
 mod tool;
+mod webhook;
 
 pub use admin::{
     AuditEntry, AuditHead, CreateKey, CreateTenant, Health, Key, NewKey, Readiness, ReadinessCheck,
@@ -44,6 +45,10 @@ pub use secret::{Binding, PutSecret, Secret, SecretText};
 pub use seed::{AcquireLease, AcquiredLease};
 pub use template::{PutTemplate, Template};
 pub use tool::{ResourceMetadata, ToolAnswer, ToolArguments, Tools};
+pub use webhook::{
+    ChangeWebhook, CreateWebhook, Delivery, DeliveryAttempt, NewWebhook, Webhook, WorkerCompletion,
+    WorkerHeard,
+};
 
 /// The header that makes a creation repeatable.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";

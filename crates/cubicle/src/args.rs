@@ -6,6 +6,7 @@ mod egress;
 mod local;
 mod secrets;
 mod texts;
+mod webhooks;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ pub(crate) use egress::{
 };
 pub(crate) use local::{Bench, How, Ls, Mcp, OneSandbox, Rm, Run, SandboxOptions, Shape, Up};
 pub(crate) use secrets::{SecretSet, Secrets};
+pub(crate) use webhooks::{WebhookAdd, WebhookDeliveries, Webhooks};
 
 /// Runs programs in sandboxes of their own, on this machine or on a server.
 #[derive(Debug, Parser)]
@@ -128,6 +130,9 @@ pub(crate) enum Verb {
     /// Keep secrets on a server, and say where they go: they are added to requests outside of sandboxes
     #[command(subcommand)]
     Secrets(Secrets),
+    /// Register who is told that tasks have ended, and see what came of it
+    #[command(subcommand, after_help = texts::WEBHOOKS)]
+    Webhooks(Webhooks),
     /// Make and list tenants, and change their quotas
     #[command(subcommand)]
     Tenant(Tenant),
@@ -199,6 +204,11 @@ impl Verb {
             Self::Egress(Egress::Record(args)) => args.exec.how.json,
             Self::Secrets(Secrets::Set(args)) => args.shape.json,
             Self::Secrets(Secrets::List(shape)) => shape.json,
+            Self::Webhooks(Webhooks::Add(args)) => args.shape.json,
+            Self::Webhooks(Webhooks::List(shape)) => shape.json,
+            Self::Webhooks(Webhooks::Test(args)) => args.shape.json,
+            Self::Webhooks(Webhooks::Deliveries(args)) => args.shape.json,
+            Self::Webhooks(_) => false,
             Self::Template(Template::Ls(shape)) | Self::Tenant(Tenant::Ls(shape)) => shape.json,
             Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun | Self::Up(_) => false,
             Self::Mcp(_) | Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => {

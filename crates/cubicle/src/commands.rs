@@ -27,6 +27,7 @@ pub(crate) mod shell;
 pub(crate) mod template;
 pub(crate) mod tenant;
 pub(crate) mod up;
+pub(crate) mod webhooks;
 
 use std::io::{self, Write};
 

@@ -104,6 +104,7 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Keys(verb) => commands::keys::keys(verb, &context).await?,
         Verb::Audit(verb) => commands::audit::audit(verb, &context).await?,
         Verb::Template(verb) => commands::template::template(verb, &context).await?,
+        Verb::Webhooks(verb) => commands::webhooks::webhooks(verb, &context).await?,
         Verb::Secrets(verb) => commands::secrets::secrets(verb, &context).await?,
         Verb::Tenant(verb) => commands::tenant::tenant(verb, &context).await?,
         Verb::Egress(verb) => commands::egress::egress(verb, &context).await?,

@@ -18,7 +18,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("egress", &["model", "sys"]),
     ("envs", &["model"]),
     ("tools", &["model", "guest"]),
-    ("server", &["model", "guest", "backend", "store", "api", "egress", "envs", "tools"]),
+    ("worker", &["model"]),
+    ("server", &["model", "guest", "backend", "store", "api", "egress", "envs", "tools", "worker"]),
     (
         "cubicle",
         &[

@@ -12,6 +12,7 @@ use crate::egress::EgressSettings;
 use crate::metrics::SpanCounts;
 use crate::redaction::LogMasks;
 use crate::secrets::SealingKeys;
+use crate::webhooks::WebhookSettings;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -49,6 +50,7 @@ pub struct Settings {
     /// The way out of sandboxes; absent means that they have no network.
     pub egress: Option<EgressSettings>,
     pub code: CodeSettings,
+    pub webhooks: WebhookSettings,
     /// How long a stopping server waits for requests under way.
     pub drain: Duration,
 }

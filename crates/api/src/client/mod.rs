@@ -15,6 +15,7 @@ mod stream;
 mod templates;
 mod terminal;
 mod tools;
+mod webhooks;
 
 pub use address::{Address, NotAnAddress};
 pub use admin::AuditQuery;
@@ -25,6 +26,7 @@ pub use leases::LeaseQuery;
 pub use peer::{HeaderName, HeaderValue, Peer};
 pub use stream::{EventStream, OutputStream, exit_of};
 pub use terminal::{Keyboard, Screen, Shown, TerminalRequest};
+pub use webhooks::DeliveryQuery;
 
 use std::fmt;
 use std::sync::Arc;

@@ -11,10 +11,12 @@ pub(crate) mod leases;
 pub(crate) mod live;
 pub(crate) mod sandboxes;
 pub(crate) mod secrets;
+mod tasks;
 pub(crate) mod templates;
 pub(crate) mod tidings;
 mod to_its_end;
 pub(crate) mod tools;
+pub(crate) mod webhooks;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -41,6 +43,7 @@ use crate::secrets::Secrets;
 use crate::settings::Settings;
 use crate::spans;
 use crate::surroundings::Surroundings;
+use crate::webhooks::Webhooks;
 
 pub(crate) use caller::Caller;
 use census::Census;
@@ -73,6 +76,7 @@ pub(crate) struct App {
     /// Python environments, where they can be made.
     pub(crate) environments: Option<Arc<Environments>>,
     pub(crate) warming: Warming,
+    pub(crate) webhooks: Webhooks,
     pub(crate) metrics: Metrics,
     pub(crate) census: Census,
     pub(crate) keeper: Keeper,
@@ -107,6 +111,8 @@ impl App {
         let tokens = settings.tokens.clone().map(Tokens::new);
         let egress = settings.egress.clone().map(Egress::new).transpose()?.map(Arc::new);
         let environments = settings.code.environments.clone();
+        settings.webhooks.check()?;
+        let webhooks = Webhooks::new(&settings.webhooks);
         let metrics = Metrics::new(settings.span_counts.as_ref());
         Ok(Arc::new(Self {
             store,
@@ -125,6 +131,7 @@ impl App {
             egress,
             environments,
             warming: Warming::default(),
+            webhooks,
             metrics,
             census: Census::default(),
             keeper: Keeper::default(),

@@ -72,6 +72,11 @@ struct Found {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CameTo {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Version {
     version: &'static str,
 }
@@ -99,6 +104,8 @@ pub(crate) struct Metrics {
     /// How many builds the histogram has.
     builds_told: AtomicU64,
     requests: Family<Request, Histogram>,
+    webhook_attempts: Family<CameTo, Histogram>,
+    webhook_calls: Family<CameTo, Counter>,
 }
 
 /// Gauges, which are read when somebody asks for them.
@@ -220,6 +227,8 @@ impl Metrics {
             environment_builds: histogram(),
             builds_told: AtomicU64::new(0),
             requests: Family::new_with_constructor(histogram),
+            webhook_attempts: Family::new_with_constructor(histogram),
+            webhook_calls: Family::default(),
             registry: Registry::default(),
         };
         let version: Family<Version, Gauge> = Family::default();
@@ -252,6 +261,17 @@ impl Metrics {
             self.environments.clone(),
         );
         timed(registry, "http_request", "Requests until their answer begins", &self.requests);
+        timed(
+            registry,
+            "webhook_attempt",
+            "Attempts to deliver a webhook, by what came of it",
+            &self.webhook_attempts,
+        );
+        registry.register(
+            "webhook_calls",
+            "Calls of workers that their task has ended, by what came of it",
+            self.webhook_calls.clone(),
+        );
         registry.register("failures", "What failed, by reason", self.failures.clone());
         registry.register(
             "backend_failures",
@@ -339,6 +359,14 @@ impl Metrics {
         for _ in known..builds_so_far {
             self.environment_builds.observe(waited.as_secs_f64());
         }
+    }
+
+    pub(crate) fn webhook_attempt(&self, outcome: &'static str, took: Duration) {
+        self.webhook_attempts.get_or_create(&CameTo { outcome }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn webhook_call(&self, outcome: &'static str) {
+        self.webhook_calls.get_or_create(&CameTo { outcome }).inc();
     }
 
     pub(crate) fn journal_archived(&self, bytes: u64) {
