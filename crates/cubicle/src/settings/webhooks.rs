@@ -76,3 +76,46 @@ fn pauses(text: &str, at: &str) -> Result<Vec<Duration>, Fault> {
         false => Ok(all),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+    use crate::environment::Environment;
+
+    fn load(toml: &str, environment: &Environment) -> Result<Settings, Fault> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cubicle.toml");
+        std::fs::write(&path, toml).unwrap();
+        Settings::load(Some(&path), environment, false)
+    }
+
+    #[test]
+    fn receivers_pauses_and_secrets_are_read() {
+        let toml = "[webhooks]\nallow = ['assistant.lan:8000', '10.1.0.0/16']\ntimeout = '3s'\nretry_pauses = '1s 2m'";
+        let environment = Environment::from([("AI_WORKER_WEBHOOK_SECRET", "new old")]);
+        let webhooks = load(toml, &environment).unwrap().webhooks;
+        assert_eq!(webhooks.allow, Some("assistant.lan:8000 10.1.0.0/16".parse().unwrap()));
+        assert_eq!(webhooks.timeout, Some(Duration::from_secs(3)));
+        assert_eq!(webhooks.retry_pauses, Some(vec![Duration::from_secs(1), Duration::from_secs(120)]));
+        assert_eq!(webhooks.secrets, Some(vec![Secret::new("new"), Secret::new("old")]));
+        assert!(!format!("{webhooks:?}").contains("new"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_with_its_place() {
+        for (line, said) in [
+            ("allow = 'http://a.example/'", "webhooks.allow"),
+            ("allow = ['10.0.0.1/8']", "10.0.0.0/8"),
+            ("timeout = '2m'", "60s"),
+            ("timeout = 'soon'", "webhooks.timeout"),
+            ("retry_pauses = ''", "1 to 20 times"),
+            ("retry_pauses = '5s never'", "never"),
+            ("alow = 'a'", "webhooks.allow"),
+        ] {
+            let fault = load(&format!("[webhooks]\n{line}"), &Environment::from([])).unwrap_err();
+            let text = format!("{fault} {}", fault.way_out().unwrap_or_default());
+            assert!(text.contains(said), "{line}: {text}");
+        }
+    }
+}
