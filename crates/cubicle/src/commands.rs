@@ -30,6 +30,7 @@ pub(crate) mod task;
 pub(crate) mod template;
 pub(crate) mod tenant;
 pub(crate) mod up;
+pub(crate) mod webhooks;
 pub(crate) mod workspace;
 
 use std::io::{self, Write};

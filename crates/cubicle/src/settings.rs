@@ -5,6 +5,7 @@ mod egress;
 mod file;
 mod keys;
 mod sandbox;
+mod webhooks;
 mod workers;
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ pub(crate) use egress::Egress;
 pub(crate) use keys::reference;
 use keys::{KEYS, Key};
 pub(crate) use sandbox::Sandboxes;
+pub(crate) use webhooks::Webhooks;
 pub(crate) use workers::{Resources, Workers};
 
 /// Names the file itself, so it is no key of the file.
@@ -43,6 +45,7 @@ pub(crate) struct Settings {
     pub(crate) egress: Egress,
     pub(crate) sandbox: Sandboxes,
     pub(crate) workers: Workers,
+    pub(crate) webhooks: Webhooks,
 }
 
 /// What a server is told, and which one is asked; everything has a default.
@@ -141,6 +144,7 @@ impl Settings {
             egress: Egress::default(),
             sandbox: Sandboxes::default(),
             workers: Workers::default(),
+            webhooks: Webhooks::default(),
         };
         let mut all = asked.over(self.clone());
         // A directory of the host has no size to enforce, so a size that the file or the environment sets for every
@@ -180,6 +184,7 @@ impl Settings {
             egress: self.egress.over(below.egress),
             sandbox: self.sandbox.over(below.sandbox),
             workers: self.workers.over(below.workers),
+            webhooks: self.webhooks.over(below.webhooks),
         }
     }
 
@@ -192,6 +197,9 @@ impl Settings {
             return set;
         }
         if let Some(set) = self.workers.set(key, text, at) {
+            return set;
+        }
+        if let Some(set) = self.webhooks.set(key, text, at) {
             return set;
         }
         let (limits, server) = (&mut self.limits, &mut self.server);
@@ -458,7 +466,7 @@ ai_worker_config:
         assert_eq!(workers.resources.memory_limit, Some(2 << 30));
         assert_eq!(workers.resources.cpu_limit, Some(2000));
         assert_eq!(workers.jobs.namespace.as_deref(), Some("family-assistant"));
-        assert_eq!((workers.webhook_secret, workers.task_retention_hours), (None, Some(48)));
+        assert_eq!(workers.task_retention_hours, Some(48));
 
         let misspelled = WORKERS_YAML.replace("job_ttl_seconds", "job_ttl_second");
         let fault = read(&misspelled, &Environment::default()).unwrap_err();

@@ -39,7 +39,7 @@ fn help_is_complete_and_has_examples() {
             .into_iter()
             .chain([
                 "shell", "cp", "logs", "ps", "kill", "lease", "events", "keys", "audit", "template",
-                "tenant", "egress", "secrets", "mcp", "agents",
+                "tenant", "egress", "secrets", "webhooks", "mcp", "agents",
             ])
     {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&[command, "--help"]));
@@ -50,6 +50,7 @@ fn help_is_complete_and_has_examples() {
         ("audit", "verify"),
         ("template", "put"),
         ("secrets", "set"),
+        ("webhooks", "add"),
         ("egress", "bundles"),
         ("egress", "explain"),
         ("egress", "check"),

@@ -16,6 +16,7 @@ mod tasks;
 mod templates;
 mod terminal;
 mod tools;
+mod webhooks;
 mod workspace;
 
 pub use address::{Address, NotAnAddress};
@@ -28,6 +29,7 @@ pub use peer::{HeaderName, HeaderValue, Peer};
 pub use stream::{EventStream, OutputStream, exit_of};
 pub use tasks::TaskQuery;
 pub use terminal::{Keyboard, Screen, Shown, TerminalRequest};
+pub use webhooks::DeliveryQuery;
 pub use workspace::Replace;
 
 use std::fmt;

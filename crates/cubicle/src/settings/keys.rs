@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 85] = [
+pub(super) const KEYS: [Key; 87] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -447,8 +447,21 @@ pub(super) const KEYS: [Key; 85] = [
     key(
         "webhooks.allow",
         "CUBICLE_WEBHOOKS_ALLOW",
-        "public addresses",
-        "Receivers of webhooks that may be private: a list of `host`, `host:port` or networks, or parted by spaces",
+        "",
+        "Receivers of webhooks in private networks and on this host: hosts, hosts with ports and networks, a list or parted by \
+         spaces, as in `assistant.lan:8000 10.1.0.0/16`",
+    ),
+    key(
+        "webhooks.timeout",
+        "CUBICLE_WEBHOOKS_TIMEOUT",
+        "`10s`",
+        "How long a receiver has to answer, connection included",
+    ),
+    key(
+        "webhooks.retry_pauses",
+        "CUBICLE_WEBHOOKS_RETRY_PAUSES",
+        "`5s 30s 2m 10m 30m 2h 5h`",
+        "How long to wait after each attempt that failed; after the last one there is one more attempt",
     ),
 ];
 

@@ -1,10 +1,9 @@
-//! What is said about AI workers: whether there are any, how many at once, for how long, and who is told of their ends.
+//! What is said about AI workers: whether there are any, how many at once, and for how long.
 //!
 //! Keys and variables are those of assistants that know such a section already.
 
 use std::path::PathBuf;
 
-use cubicle_api::client::Secret;
 use cubicle_model::limits::ByteSize;
 use cubicle_model::{Fault, Kind};
 
@@ -15,8 +14,8 @@ pub(super) const SECTION: &str = "ai_worker_config";
 /// True or false.
 pub(super) const ENABLED: &str = "ai_worker_config.enabled";
 pub(super) const REQUIRE_GVISOR: &str = "ai_worker_config.require_gvisor";
-/// May be written as lists.
-pub(super) const LISTS: [&str; 2] = ["ai_worker_config.webhook_secret", "webhooks.allow"];
+/// May be a list. It is of `webhooks`, as is the path.
+pub(super) const SECRETS: &str = "ai_worker_config.webhook_secret";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Workers {
@@ -26,13 +25,8 @@ pub(crate) struct Workers {
     pub(crate) max_timeout_minutes: Option<u64>,
     pub(crate) max_concurrent_workers: Option<u64>,
     pub(crate) resources: Resources,
-    pub(crate) webhook_path: Option<String>,
-    /// Several are parted by spaces: the first signs, all are accepted.
-    pub(crate) webhook_secret: Option<Secret>,
     pub(crate) task_retention_hours: Option<u64>,
     pub(crate) require_gvisor: Option<bool>,
-    /// Receivers of webhooks that may be private: `host`, `host:port` or a network, parted by spaces.
-    pub(crate) webhooks_allow: Option<String>,
     pub(crate) jobs: Jobs,
 }
 
@@ -72,11 +66,8 @@ impl Workers {
                 cpu_request: resources.cpu_request.or(resources_below.cpu_request),
                 cpu_limit: resources.cpu_limit.or(resources_below.cpu_limit),
             },
-            webhook_path: self.webhook_path.or(below.webhook_path),
-            webhook_secret: self.webhook_secret.or(below.webhook_secret),
             task_retention_hours: self.task_retention_hours.or(below.task_retention_hours),
             require_gvisor: self.require_gvisor.or(below.require_gvisor),
-            webhooks_allow: self.webhooks_allow.or(below.webhooks_allow),
             jobs: Jobs {
                 namespace: jobs.namespace.or(jobs_below.namespace),
                 ai_coder_image: jobs.ai_coder_image.or(jobs_below.ai_coder_image),
@@ -89,12 +80,8 @@ impl Workers {
         }
     }
 
-    /// Sets the key, when it is one of these sections.
+    /// Sets the key, when it is one of this section.
     pub(super) fn set(&mut self, key: &str, text: &str, at: &str) -> Option<Result<(), Fault>> {
-        if key == "webhooks.allow" {
-            self.webhooks_allow = Some(text.to_owned());
-            return Some(Ok(()));
-        }
         let name = key.strip_prefix(SECTION)?.strip_prefix('.')?;
         let (resources, jobs) = (&mut self.resources, &mut self.jobs);
         let set = match name {
@@ -113,11 +100,6 @@ impl Workers {
             "resources.memory_limit" => size(text, at).map(|size| resources.memory_limit = Some(size)),
             "resources.cpu_request" => cpus(text, at).map(|cpus| resources.cpu_request = Some(cpus)),
             "resources.cpu_limit" => cpus(text, at).map(|cpus| resources.cpu_limit = Some(cpus)),
-            "webhook_path" => path(text, at).map(|path| self.webhook_path = Some(path)),
-            "webhook_secret" => {
-                self.webhook_secret = Some(Secret::new(text));
-                Ok(())
-            }
             "namespace" => label(text, at).map(|name| jobs.namespace = Some(name)),
             "service_account" => label(text, at).map(|name| jobs.service_account = Some(name)),
             "runtime_class" => label(text, at).map(|name| jobs.runtime_class = Some(name)),

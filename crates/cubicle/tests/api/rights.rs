@@ -98,8 +98,14 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
             .first()
             .map(|artifact| artifact["artifact_id"].as_str().expect("an id").to_owned())
     });
+    let hook = server.post("/api/v1/webhooks", &json!({ "url": "https://private.example/hook" })).ok();
+    let hook = hook["webhook_id"].as_str().expect("an id").to_owned();
+    let delivery = server.post(&format!("/api/v1/webhooks/{hook}/test"), &json!({})).ok();
+    let delivery = delivery["delivery_id"].as_str().expect("an id").to_owned();
     let ids = [
-        ("{lease_id}", lease.as_str()),
+        ("{webhook_id}", hook.as_str()),
+        ("{delivery_id}", &delivery),
+        ("{lease_id}", &lease),
         ("{sandbox_id}", &sandbox),
         ("{exec_id}", &exec),
         ("{context_id}", &exec),
@@ -145,6 +151,8 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
                 &sandbox,
                 &exec,
                 &artifact,
+                &hook,
+                &delivery,
             ] {
                 let echoed = answer.status >= 400 && target.contains(secret);
                 assert!(
@@ -162,6 +170,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
     assert_eq!(server.get(&format!("/api/v1/leases/{lease}")).ok()["status"], "ACTIVE");
     assert_eq!(server.get("/api/v1/templates/private-template").status, 200);
     assert_eq!(server.get("/api/v1/secrets/private-secret").ok()["version"], 1);
+    assert_eq!(server.get(&format!("/api/v1/webhooks/{hook}")).ok()["enabled"], true);
     assert_eq!(
         server.get(&format!("/api/v1/keys/{}", key["key_id"].as_str().expect("an id"))).ok()["revoked_at"],
         Value::Null

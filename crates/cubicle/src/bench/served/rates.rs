@@ -159,6 +159,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         egress: None,
         code: Default::default(),
         workers: WorkerSettings::off(address),
+        webhooks: Default::default(),
         span_counts: None,
     }
 }

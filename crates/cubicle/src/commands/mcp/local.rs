@@ -176,6 +176,10 @@ impl Bench for LocalBench {
     fn workspace(&self) -> Option<&dyn Workspace> {
         Some(self)
     }
+
+    fn workers(&self) -> Option<&dyn Workers> {
+        None
+    }
 }
 
 #[async_trait]

@@ -9,7 +9,7 @@ use cubicle_api::client::{Client, ClientError, OutputStream, exit_of};
 use cubicle_guest::wire::execute::{Execute, FileReference, Produced};
 use cubicle_model::{ExecId, ExecSpec, Exit, Fault, Kind, SandboxId};
 use cubicle_tools::{
-    Bench, CreateSandbox, Follow, Lifecycle, Output, SandboxShown, ToolError, What, Workspace,
+    Bench, CreateSandbox, Follow, Lifecycle, Output, SandboxShown, ToolError, What, Workers, Workspace,
 };
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -216,6 +216,10 @@ impl Bench for ServerBench {
     fn workspace(&self) -> Option<&dyn Workspace> {
         Some(self)
     }
+
+    fn workers(&self) -> Option<&dyn Workers> {
+        Some(self)
+    }
 }
 
 #[async_trait]
@@ -258,6 +262,13 @@ impl Lifecycle for ServerBench {
 
 #[async_trait]
 impl Workspace for ServerBench {
+    async fn work(&self, tool: &str, arguments: Value) -> Result<Value, ToolError> {
+        self.client.call_tool_anywhere(tool, &arguments).await.map_err(refused)
+    }
+}
+
+#[async_trait]
+impl Workers for ServerBench {
     async fn work(&self, tool: &str, arguments: Value) -> Result<Value, ToolError> {
         self.client.call_tool_anywhere(tool, &arguments).await.map_err(refused)
     }

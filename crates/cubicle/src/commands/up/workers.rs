@@ -50,19 +50,12 @@ pub(super) fn settings(args: &Up, context: &Context, listen: SocketAddr) -> Resu
         default_timeout_minutes,
         max_timeout_minutes,
         max_concurrent_workers: said.max_concurrent_workers.unwrap_or(usual.max_concurrent_workers),
-        webhook_path: said.webhook_path.clone().unwrap_or(usual.webhook_path),
-        webhook_secrets: said
-            .webhook_secret
-            .iter()
-            .flat_map(|secrets| secrets.expose().split_whitespace())
-            .map(str::to_owned)
-            .collect(),
         task_retention: said.task_retention_hours.map_or(usual.task_retention, hours),
         require_gvisor: said.require_gvisor.unwrap_or(usual.require_gvisor),
         program: enabled.then(|| cubicle_agents::worker::unpack(&data_dir)).transpose()?,
-        agents: Arc::new(move |agent| {
-            Ok(cubicle_agents::installed(&data_dir, agent)?.map(|found| found.path))
-        }),
+        agents: Arc::new(
+            move |agent| Ok(cubicle_agents::installed(&data_dir, agent).map(|found| found.path)),
+        ),
         ..usual
     })
 }

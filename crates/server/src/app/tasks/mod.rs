@@ -252,9 +252,19 @@ impl App {
 
     /// A worker told of its end. Whether that is so is seen from its sandbox; the event of the end has the id that comes back.
     pub(crate) async fn worker_said(&self, id: TaskId, said: Completion) -> Result<EventId, Fault> {
+        let status = said.status;
         let said = serde_json::to_value(&said)
             .map_err(|error| Fault::new(Kind::Internal, "a completion cannot be written").because(error))?;
-        Ok(self.store.worker_said(self.own_context(), id, said).await?.event)
+        let task = self.store.worker_said(self.own_context(), id, said).await?;
+        let first = task.said.as_ref().and_then(|said| said["status"].as_str());
+        let as_what = if task.status.has_ended() { Some(task.status.name()) } else { first };
+        match as_what.filter(|known| *known != status.name()) {
+            Some(known) => {
+                let text = format!("{id} has ended as '{known}' before; '{}' changes nothing", status.name());
+                Err(Fault::new(Kind::Conflict, text))
+            }
+            None => Ok(task.event),
+        }
     }
 
     /// A task has ended in the store.
@@ -266,6 +276,7 @@ impl App {
         self.metrics.task_ended(task);
         self.tell();
         self.workers.something_to_do.notify_one();
+        self.webhooks.wake();
         info!(task = %task.id, status = task.status.name(), error = task.error_message, "task ended");
     }
 }
