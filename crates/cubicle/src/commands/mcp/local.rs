@@ -11,7 +11,8 @@ use cubicle_guest::client::Guest;
 use cubicle_guest::wire::execute::{Execute, Produced};
 use cubicle_model::{ExecId, ExecSpec, Fault, Kind, Lifetime, Medium, Placement, SandboxId};
 use cubicle_tools::{
-    Bench, CreateSandbox, Follow, Lifecycle, OverGuest, SandboxShown, ToolError, Workspace, workspace,
+    Bench, CreateSandbox, Follow, Lifecycle, OverGuest, SandboxShown, ToolError, Workers, Workspace,
+    workspace,
 };
 use cubicle_workspace::SharedWorkspace;
 use serde_json::Value;
