@@ -120,12 +120,12 @@ impl<'a> Course<'a, '_> {
     fn go(&mut self) -> Verdict {
         let prepared = self.prepare();
         match prepared {
-            Ok((agent, job, launch)) => self.work(agent.as_ref(), &job, &launch),
+            Ok((agent, job, launch)) => self.work(agent, &job, &launch),
             Err(verdict) => verdict,
         }
     }
 
-    fn prepare(&mut self) -> Result<(Box<dyn Agent>, Job<'a>, Launch), Verdict> {
+    fn prepare(&mut self) -> Result<(&'static dyn Agent, Job<'a>, Launch), Verdict> {
         let agent = agents::find(&self.task.agent).map_err(Verdict::failed)?;
         let asked = read_text(Path::new(&self.task.prompt), LONGEST_PROMPT)
             .map_err(|error| Verdict::failed(format!("the prompt {}: {error}", self.task.prompt)))?;
@@ -136,7 +136,7 @@ impl<'a> Course<'a, '_> {
             fs::create_dir_all(&needed).map_err(|error| cannot(&needed, error))?;
         }
         self.repository = self.clone_repository()?;
-        let skills = self.copy_skills(agent.as_ref());
+        let skills = self.copy_skills(agent);
         let place =
             self.repository.as_ref().map_or(&self.directory, |repository| &repository.directory).clone();
         let job = Job {
