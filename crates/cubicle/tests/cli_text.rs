@@ -277,3 +277,34 @@ fn every_shell_gets_a_completion_script() {
         assert!(stdout(&["completions", shell]).contains("first-run"), "{shell}");
     }
 }
+
+#[test]
+fn agents_are_installed_listed_and_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, package) = (directory.path().join("data"), directory.path().join("package"));
+    let agents = |arguments: &[&str]| {
+        let output = cubicle(&[&["--data-dir", data.to_str().unwrap(), "agents"], arguments].concat(), &[]);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), text)
+    };
+    assert_eq!(
+        agents(&["list"]).1.lines().next(),
+        Some("claude is not installed: cubicle agents install claude")
+    );
+    std::fs::create_dir(&package).unwrap();
+    std::fs::write(package.join("claude"), "program").unwrap();
+    let from = ["--from", package.to_str().unwrap()];
+    let (code, text) = agents(&[&["install", "claude"], &from[..]].concat());
+    assert!(code == Some(125) && text.contains("--version"), "{text}");
+    let (code, text) = agents(&[&["install", "claude", "--version", "9.8.7"], &from[..]].concat());
+    assert!(code == Some(0) && text.contains("Claude Code 9.8.7 is installed in"), "{text}");
+    let (_, text) = agents(&["ls", "--json"]);
+    assert!(text.contains("\"version\": \"9.8.7\"") && text.contains("\"current\": true"), "{text}");
+    // Nothing to fetch packages with is in this environment.
+    let (code, text) = agents(&["install", "claude"]);
+    assert!(code == Some(125) && text.contains("there is no npm"), "{text}");
+    let (code, text) = agents(&["install", "gemini"]);
+    assert!(code == Some(125) && text.contains("needs node"), "{text}");
+    assert_eq!(agents(&["remove", "claude"]).0, Some(0));
+    assert_eq!(agents(&["remove", "claude"]).0, Some(125));
+}
