@@ -171,6 +171,11 @@ impl<'a> Course<'a, '_> {
     fn work(&mut self, agent: &dyn Agent, job: &Job<'_>, launch: &Launch) -> Verdict {
         let deadline = self.deadline();
         let watch = Watch { deadline, idle: Duration::from_secs(self.task.idle_seconds), grace: GRACE };
+        // Who has no last word of its own has no first one either.
+        if !agent.must_have_the_last_word() {
+            let agent = self.task.agent.clone();
+            self.record.event(What::Started { agent, version: None, model: self.task.model.clone() });
+        }
         let ending = match self.attend(agent, launch, watch) {
             Ok(ending) => ending,
             Err(error) => {
