@@ -32,3 +32,4 @@ mod settings;
 mod system;
 mod tokens;
 mod traces;
+mod workspace;
