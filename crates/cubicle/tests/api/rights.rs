@@ -89,7 +89,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
         .put("/api/v1/secrets/private-secret", &json!({ "value": "private-words", "bindings": bound }))
         .ok();
     server
-        .request("PUT", "/api/v1/workspace/files/data/private-words", b"private-words", &With::default())
+        .request("PUT", "/api/v1/workspace/files/data/private-file", b"private-words", &With::default())
         .ok();
     let skill = json!({ "name": "private-skill", "description": "private-label", "content": "" });
     server.post("/api/v1/skills", &skill).ok();
@@ -115,7 +115,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
         ("{port}", "8000"),
         ("{secret_name}", "private-secret"),
         ("{tool}", "list_dir"),
-        ("{path}", "data/private-words"),
+        ("{path}", "data/private-file"),
         ("{skill_name}", "private-skill"),
     ];
     let eve = server.key_of("others", "eve", &["read", "run", "manage", "act_for_others"]);
@@ -171,7 +171,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
     // Everything is as it was.
     assert_eq!(server.get(&format!("/api/v1/leases/{lease}")).ok()["status"], "ACTIVE");
     assert_eq!(server.get("/api/v1/templates/private-template").status, 200);
-    assert_eq!(server.get("/api/v1/workspace/files/data/private-words").text, "private-words");
+    assert_eq!(server.get("/api/v1/workspace/files/data/private-file").text, "private-words");
     assert_eq!(server.get("/api/v1/skills/private-skill").status, 200);
     assert_eq!(server.get("/api/v1/secrets/private-secret").ok()["version"], 1);
     assert_eq!(
