@@ -407,6 +407,9 @@ pub(crate) fn does_a_job(client: &mut dyn Mcp) {
         "{shown}"
     );
     assert_eq!(shown["result"]["structuredContent"]["content"], Value::Null);
+    for path in ["skills/charts", "data/dot.png"] {
+        answer(&tool("delete_workspace", json!({ "path": path, "recursive": true })).0);
+    }
 
     // What goes on by itself.
     let begun = json!({ "command": "echo one; read line; echo $line; sleep 600", "stdin": "two\n", "background": true });
