@@ -44,7 +44,8 @@ impl Host {
         let registry = self.registry.clone().or_else(|| {
             let text = std::fs::read_to_string(self.home.as_ref()?.join(".npmrc")).ok()?;
             let lines = text.lines().filter_map(|line| line.split_once('='));
-            lines.filter(|(key, _)| key.trim() == "registry").map(|(_, value)| value.trim().to_owned()).last()
+            let mut named = lines.filter(|(key, _)| key.trim() == "registry");
+            named.next_back().map(|(_, value)| value.trim().to_owned())
         })?;
         let registry = registry.trim_end_matches('/').to_owned();
         (registry.starts_with("https://") || registry.starts_with("http://")).then_some(registry)

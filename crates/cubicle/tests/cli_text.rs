@@ -38,8 +38,25 @@ fn help_is_complete_and_has_examples() {
         ["run", "exec", "ls", "rm", "receipt", "gc", "doctor", "bench", "completions", "first-run", "up"]
             .into_iter()
             .chain([
-                "shell", "cp", "logs", "ps", "kill", "lease", "events", "keys", "audit", "template",
-                "tenant", "egress", "secrets", "webhooks", "mcp", "agents",
+                "shell",
+                "cp",
+                "logs",
+                "ps",
+                "kill",
+                "lease",
+                "events",
+                "keys",
+                "audit",
+                "template",
+                "tenant",
+                "egress",
+                "secrets",
+                "workspace",
+                "skills",
+                "mcp",
+                "webhooks",
+                "agents",
+                "task",
             ])
     {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&[command, "--help"]));
@@ -51,6 +68,12 @@ fn help_is_complete_and_has_examples() {
         ("template", "put"),
         ("secrets", "set"),
         ("webhooks", "add"),
+        ("workspace", "put"),
+        ("workspace", "get"),
+        ("workspace", "ls"),
+        ("skills", "create"),
+        ("task", "run"),
+        ("task", "list"),
         ("egress", "bundles"),
         ("egress", "explain"),
         ("egress", "check"),
@@ -277,4 +300,35 @@ fn every_shell_gets_a_completion_script() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(stdout(&["completions", shell]).contains("first-run"), "{shell}");
     }
+}
+
+#[test]
+fn agents_are_installed_listed_and_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, package) = (directory.path().join("data"), directory.path().join("package"));
+    let agents = |arguments: &[&str]| {
+        let output = cubicle(&[&["--data-dir", data.to_str().unwrap(), "agents"], arguments].concat(), &[]);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), text)
+    };
+    assert_eq!(
+        agents(&["list"]).1.lines().next(),
+        Some("claude is not installed: cubicle agents install claude")
+    );
+    std::fs::create_dir(&package).unwrap();
+    std::fs::write(package.join("claude"), "program").unwrap();
+    let from = ["--from", package.to_str().unwrap()];
+    let (code, text) = agents(&[&["install", "claude"], &from[..]].concat());
+    assert!(code == Some(125) && text.contains("--version"), "{text}");
+    let (code, text) = agents(&[&["install", "claude", "--version", "9.8.7"], &from[..]].concat());
+    assert!(code == Some(0) && text.contains("Claude Code 9.8.7 is installed in"), "{text}");
+    let (_, text) = agents(&["ls", "--json"]);
+    assert!(text.contains("\"version\": \"9.8.7\"") && text.contains("\"current\": true"), "{text}");
+    // Nothing to fetch packages with is in this environment.
+    let (code, text) = agents(&["install", "claude"]);
+    assert!(code == Some(125) && text.contains("there is no npm"), "{text}");
+    let (code, text) = agents(&["install", "gemini"]);
+    assert!(code == Some(125) && text.contains("needs node"), "{text}");
+    assert_eq!(agents(&["remove", "claude"]).0, Some(0));
+    assert_eq!(agents(&["remove", "claude"]).0, Some(125));
 }

@@ -48,7 +48,7 @@ pub fn mcp_form() -> Value {
 
 /// What an MCP server has. Where no other place names the sandbox, an argument does.
 pub(crate) fn all_for_mcp() -> impl Iterator<Item = Definition> {
-    let others = lifecycle().iter().chain(without_sandbox()).cloned();
+    let others = without_sandbox().chain(lifecycle()).cloned();
     definitions().iter().map(Definition::with_sandbox).chain(others)
 }
 

@@ -14,8 +14,22 @@ use crate::event::What;
 use crate::process::{Launch, Stream};
 use crate::status::Usage;
 
+/// An agent is a file and a line here.
+const TABLE: &[(&str, &dyn Agent)] =
+    &[("claude", &claude::Claude), ("gemini", &gemini::Gemini), ("custom", &custom::Custom)];
+
 /// What can be named as `TASK_AGENT`.
-pub const AGENTS: &[&str] = &["claude", "gemini", "custom"];
+pub const AGENTS: &[&str] = &names();
+
+const fn names() -> [&'static str; TABLE.len()] {
+    let mut names = [""; TABLE.len()];
+    let mut at = 0;
+    while at < TABLE.len() {
+        names[at] = TABLE[at].0;
+        at += 1;
+    }
+    names
+}
 
 pub(crate) trait Agent {
     /// What is to be started, and the files it wants to find.
@@ -34,13 +48,9 @@ pub(crate) trait Agent {
     fn must_have_the_last_word(&self) -> bool;
 }
 
-pub(crate) fn find(name: &str) -> Result<Box<dyn Agent>, String> {
-    match name {
-        "claude" => Ok(Box::new(claude::Claude)),
-        "gemini" => Ok(Box::new(gemini::Gemini)),
-        "custom" => Ok(Box::new(custom::Custom)),
-        other => Err(format!("there is no agent '{other}': known are {}", AGENTS.join(", "))),
-    }
+pub(crate) fn find(name: &str) -> Result<&'static dyn Agent, String> {
+    let found = TABLE.iter().find(|(known, _)| *known == name).map(|(_, agent)| *agent);
+    found.ok_or_else(|| format!("there is no agent '{name}': known are {}", AGENTS.join(", ")))
 }
 
 /// What an agent is started for.

@@ -1,7 +1,6 @@
 //! `run-task --run-task /task/prompt.md --webhook URL --task-id ID`: runs one task of an AI coding agent, inside its sandbox.
 
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -47,13 +46,7 @@ fn main() -> ExitCode {
         now: Timestamp::now,
         interruption: &interruption,
     };
-    let outcome = catch_unwind(AssertUnwindSafe(|| run::run(&task, &around, print)));
-    let outcome = outcome.unwrap_or_else(|panic| {
-        let why = panic.downcast_ref::<String>().map(String::as_str);
-        let why = why.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
-        run::broke(&task, &around, why).map(|()| TaskStatus::Failed)
-    });
-    match outcome {
+    match run::run(&task, &around, print) {
         Ok(status) => exit_code(status),
         Err(error) => {
             eprintln!("run-task: {error}");

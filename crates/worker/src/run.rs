@@ -1,8 +1,10 @@
 //! The course of a task: its place is prepared, its agent runs, and what came of it is written down and told.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -43,23 +45,38 @@ const PATCH_TIME: Duration = Duration::from_secs(20);
 /// For the one question about the summary.
 const SUMMARY_TIME: Duration = Duration::from_secs(120);
 
-/// Runs the task to its end, whatever that is, and leaves `status.json`. Only a task directory that cannot be written to is an
-/// error.
+/// Runs the task to its end, whatever that is, and leaves `status.json`, also when the worker itself breaks. Only a task
+/// directory that cannot be written to is an error.
 pub fn run(
     task: &Assignment,
     around: &Surroundings<'_>,
     tell: impl FnMut(&[u8]),
 ) -> Result<TaskStatus, String> {
+    let started_at = (around.now)();
     let directory = directory(task);
     // What an earlier try left would be taken for ours if this one died.
     _ = fs::remove_file(directory.join("status.json"));
-    let mut record = Record::create(&directory, around.now, tell)
+    let went = catch_unwind(AssertUnwindSafe(|| go(task, around, &directory, started_at, tell)));
+    let status = went.unwrap_or_else(|panic| Ok(broken(started_at, (around.now)(), panic.as_ref())))?;
+    write_status(&directory, &status)?;
+    tell_webhook(task, around, &status);
+    Ok(status.status)
+}
+
+fn go(
+    task: &Assignment,
+    around: &Surroundings<'_>,
+    directory: &Path,
+    started_at: Timestamp,
+    tell: impl FnMut(&[u8]),
+) -> Result<Status, String> {
+    let mut record = Record::create(directory, around.now, tell)
         .map_err(|error| format!("cannot write to {}: {error}", directory.display()))?;
     let mut course = Course {
         task,
         around,
-        directory,
-        started_at: (around.now)(),
+        directory: directory.to_owned(),
+        started_at,
         started: Instant::now(),
         record: &mut record,
         told: Told::default(),
@@ -68,30 +85,25 @@ pub fn run(
         repository: None,
     };
     let verdict = course.go();
-    let status = course.conclude(verdict);
-    write_status(&course.directory, &status)?;
-    tell_webhook(task, around, &status);
-    Ok(status.status)
+    Ok(course.conclude(verdict))
 }
 
-/// What is left to say when the worker itself broke.
-pub fn broke(task: &Assignment, around: &Surroundings<'_>, why: &str) -> Result<(), String> {
-    let now = (around.now)();
-    let status = Status {
+/// What is left to say when the worker broke.
+fn broken(started_at: Timestamp, completed_at: Timestamp, panic: &(dyn Any + Send)) -> Status {
+    let why = panic.downcast_ref::<String>().map(String::as_str);
+    let why = why.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
+    Status {
         status: TaskStatus::Failed,
-        started_at: now,
-        completed_at: now,
-        duration_seconds: 0,
+        started_at,
+        completed_at,
+        duration_seconds: u64::try_from(completed_at.duration_since(started_at).as_secs()).unwrap_or(0),
         exit_code: None,
         output_files: Vec::new(),
         summary: String::new(),
         error_message: Some(format!("the worker broke, which is a fault of ours: {why}")),
         logs_truncated: true,
         usage: None,
-    };
-    write_status(&directory(task), &status)?;
-    tell_webhook(task, around, &status);
-    Ok(())
+    }
 }
 
 fn directory(task: &Assignment) -> PathBuf {
@@ -120,12 +132,12 @@ impl<'a> Course<'a, '_> {
     fn go(&mut self) -> Verdict {
         let prepared = self.prepare();
         match prepared {
-            Ok((agent, job, launch)) => self.work(agent.as_ref(), &job, &launch),
+            Ok((agent, job, launch)) => self.work(agent, &job, &launch),
             Err(verdict) => verdict,
         }
     }
 
-    fn prepare(&mut self) -> Result<(Box<dyn Agent>, Job<'a>, Launch), Verdict> {
+    fn prepare(&mut self) -> Result<(&'static dyn Agent, Job<'a>, Launch), Verdict> {
         let agent = agents::find(&self.task.agent).map_err(Verdict::failed)?;
         let asked = read_text(Path::new(&self.task.prompt), LONGEST_PROMPT)
             .map_err(|error| Verdict::failed(format!("the prompt {}: {error}", self.task.prompt)))?;
@@ -136,7 +148,7 @@ impl<'a> Course<'a, '_> {
             fs::create_dir_all(&needed).map_err(|error| cannot(&needed, error))?;
         }
         self.repository = self.clone_repository()?;
-        let skills = self.copy_skills(agent.as_ref());
+        let skills = self.copy_skills(agent);
         let place =
             self.repository.as_ref().map_or(&self.directory, |repository| &repository.directory).clone();
         let job = Job {
@@ -159,6 +171,11 @@ impl<'a> Course<'a, '_> {
     fn work(&mut self, agent: &dyn Agent, job: &Job<'_>, launch: &Launch) -> Verdict {
         let deadline = self.deadline();
         let watch = Watch { deadline, idle: Duration::from_secs(self.task.idle_seconds), grace: GRACE };
+        // Who has no last word of its own has no first one either.
+        if !agent.must_have_the_last_word() {
+            let agent = self.task.agent.clone();
+            self.record.event(What::Started { agent, version: None, model: self.task.model.clone() });
+        }
         let ending = match self.attend(agent, launch, watch) {
             Ok(ending) => ending,
             Err(error) => {
@@ -359,5 +376,40 @@ fn tell_webhook(task: &Assignment, around: &Surroundings<'_>, status: &Status) {
     if let Err(error) = webhook.tell(&Completion::of(task.task_id, status)) {
         // The server sees the end of this process, too.
         eprintln!("run-task: the webhook was not told: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_breaks_leaves_a_status() {
+        let directory = tempfile::tempdir().unwrap();
+        let prompt = directory.path().join("prompt.md");
+        fs::write(&prompt, "x").unwrap();
+        let id = cubicle_model::TaskId::from_random([3; 16]).to_string();
+        let arguments = ["--run-task", prompt.to_str().unwrap(), "--task-id", &id].map(str::to_owned);
+        let variable = |name: &str| match name {
+            "TASK_AGENT" => Some("custom".to_owned()),
+            "TASK_COMMAND" => Some(r#"["/bin/echo", "hello"]"#.to_owned()),
+            _ => None,
+        };
+        let task = Assignment::read(&arguments, variable).unwrap();
+        let around = Surroundings {
+            variables: BTreeMap::new(),
+            shared: directory.path().join("shared"),
+            state: directory.path().join("state"),
+            now: || Timestamp::UNIX_EPOCH,
+            interruption: &Interruption::default(),
+        };
+        let ran = run(&task, &around, |_| panic!("nobody listens"));
+        assert_eq!(ran, Ok(TaskStatus::Failed));
+        let status = fs::read(directory.path().join("status.json")).unwrap();
+        let status: Status = serde_json::from_slice(&status).unwrap();
+        assert!(status.error_message.unwrap().contains("nobody listens"));
+        assert!(!directory.path().join(".status.json.new").exists());
+        let ran = run(&task, &around, |_| {});
+        assert_eq!(ran, Ok(TaskStatus::Success));
     }
 }

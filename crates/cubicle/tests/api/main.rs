@@ -34,3 +34,4 @@ mod tasks;
 mod tokens;
 mod traces;
 mod webhooks;
+mod workspace;

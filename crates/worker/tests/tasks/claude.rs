@@ -109,11 +109,11 @@ fn claude_fails_when_the_service_does() {
 fn claude_that_hangs_is_ended() {
     let script = json!({"steps": good_steps(), "faults": [{"fault": "hang", "times": 50}]});
     let Some(ran) = run("claude_that_hangs_is_ended", script.clone(), |task| {
-        task.assignment.idle_seconds = 4;
+        task.assignment.idle_seconds = 8;
     }) else {
         return;
     };
-    ran.ended("failed", 1, "said nothing for 4 seconds");
+    ran.ended("failed", 1, "said nothing for 8 seconds");
     assert!(ran.requests() > 0);
     let Some(ran) = run("claude_that_hangs_is_ended", script, |task| {
         task.assignment.timeout_seconds = 4;

@@ -99,11 +99,11 @@ fn gemini_fails_when_the_service_does() {
 fn gemini_that_hangs_is_ended() {
     let script = json!({"steps": good_steps(), "faults": [{"fault": "hang", "times": 50}]});
     let Some(ran) = run("gemini_that_hangs_is_ended", script.clone(), |task| {
-        task.assignment.idle_seconds = 8;
+        task.assignment.idle_seconds = 12;
     }) else {
         return;
     };
-    ran.ended("failed", 1, "said nothing for 8 seconds");
+    ran.ended("failed", 1, "said nothing for 12 seconds");
     assert!(ran.requests() > 0);
     let Some(ran) = run("gemini_that_hangs_is_ended", script, |task| {
         task.assignment.timeout_seconds = 6;
