@@ -1,6 +1,7 @@
 //! The command line, as clap reads it.
 
 mod administration;
+mod agents;
 mod control;
 mod egress;
 mod local;
@@ -18,6 +19,7 @@ use cubicle_api::client::{Address, Secret};
 pub(crate) use administration::{
     Audit, AuditLs, AuditVerify, Events, KeyCreate, Keys, Template, TemplatePut, Tenant, TenantSet,
 };
+pub(crate) use agents::{AgentInstall, Agents};
 pub(crate) use control::{Cp, Exec, Kill, Lease, LeaseCreate, LeaseLs, Logs, Ps, Shell};
 pub(crate) use egress::{
     Egress, EgressBill, EgressCheck, EgressExplain, EgressGateway, EgressRecord, EgressSet, EgressShow,
@@ -142,6 +144,9 @@ pub(crate) enum Verb {
     /// Show what sandboxes may reach, and why something is allowed or denied
     #[command(subcommand, after_help = texts::EGRESS)]
     Egress(Egress),
+    /// Install the AI coding agents that workers run, on this host
+    #[command(subcommand, after_help = texts::AGENTS)]
+    Agents(Agents),
     /// Give an AI assistant a sandbox: tools for MCP clients over standard input and output
     #[command(after_help = texts::MCP)]
     Mcp(Box<Mcp>),
@@ -214,6 +219,9 @@ impl Verb {
             Self::Skills(Skills::List(shape)) => shape.json,
             Self::Skills(Skills::Show(args)) => args.shape.json,
             Self::Skills(Skills::Create(args)) => args.shape.json,
+            Self::Agents(Agents::Install(args)) => args.shape.json,
+            Self::Agents(Agents::List(shape)) => shape.json,
+            Self::Agents(Agents::Remove(_)) => false,
             Self::Template(Template::Ls(shape)) | Self::Tenant(Tenant::Ls(shape)) => shape.json,
             Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun | Self::Up(_) => false,
             Self::Mcp(_) | Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => {

@@ -1,5 +1,6 @@
 //! One module per command.
 
+pub(crate) mod agents;
 pub(crate) mod audit;
 pub(crate) mod completions;
 pub(crate) mod cp;

@@ -109,6 +109,7 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Skills(verb) => commands::skills::skills(verb, &context).await?,
         Verb::Tenant(verb) => commands::tenant::tenant(verb, &context).await?,
         Verb::Egress(verb) => commands::egress::egress(verb, &context).await?,
+        Verb::Agents(verb) => commands::agents::agents(verb, &context)?,
         Verb::Mcp(args) => commands::mcp::mcp(args, &context).await?,
         Verb::FirstRun => commands::first_run::first_run(&context).await?,
         Verb::Completions { shell } => commands::completions::completions(*shell)?,

@@ -39,7 +39,7 @@ fn help_is_complete_and_has_examples() {
             .into_iter()
             .chain([
                 "shell", "cp", "logs", "ps", "kill", "lease", "events", "keys", "audit", "template",
-                "tenant", "egress", "secrets", "mcp",
+                "tenant", "egress", "secrets", "mcp", "agents",
             ])
     {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&[command, "--help"]));
@@ -53,6 +53,7 @@ fn help_is_complete_and_has_examples() {
         ("egress", "bundles"),
         ("egress", "explain"),
         ("egress", "check"),
+        ("agents", "install"),
     ] {
         insta::assert_snapshot!(format!("help_{command}_{below}"), stdout(&[command, below, "--help"]));
     }

@@ -84,9 +84,21 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// What a run tells at its end replaces what was counted while it went.
-    fn finish_usage(&mut self, of_run: Usage) {
+    /// What a run tells of itself at its end replaces what was counted while it went.
+    fn finish_run(&mut self, of_run: Usage) {
         self.usage = sum(self.before, of_run);
+    }
+
+    /// What an agent tells of the whole conversation, which may be more than was counted.
+    fn finish_conversation(&mut self, of_all: Usage) {
+        let counted = self.usage;
+        self.usage = Usage {
+            input_tokens: counted.input_tokens.max(of_all.input_tokens),
+            output_tokens: counted.output_tokens.max(of_all.output_tokens),
+            cached_tokens: counted.cached_tokens.max(of_all.cached_tokens),
+            turns: counted.turns.max(of_all.turns),
+            cost_usd: of_all.cost_usd.or(counted.cost_usd),
+        };
     }
 
     /// What is heard from now on is another run of the same agent.

@@ -119,9 +119,10 @@ impl Git<'_> {
         git(&["add", "--all", "--", "."]).map_err(said)?;
         let path = output.join(PATCH);
         let fresh = self.state.join(PATCH);
-        let diff = ["diff", "--cached", "--binary", "--no-ext-diff", "--no-textconv", "--no-color"];
-        let arguments: Vec<&str> =
-            diff.into_iter().chain(["--output", fresh.to_str().unwrap_or(PATCH), &repository.base]).collect();
+        // As one word: git takes a second one for a path and compares two files.
+        let target = format!("--output={}", fresh.display());
+        let shape = ["--binary", "--no-ext-diff", "--no-textconv", "--no-color"];
+        let arguments = [&["diff", "--cached"], &shape[..], &[&target, &repository.base]].concat();
         git(&arguments).map_err(said)?;
         let size = fs::metadata(&fresh).map_err(|error| error.to_string())?.len();
         if size > LARGEST_PATCH {

@@ -54,19 +54,32 @@ pub(crate) fn read(from: &mut impl BufRead) -> io::Result<Option<Request>> {
     Ok(Some(Request { method, path, headers, body }))
 }
 
+/// An answer, after which the connection may go on.
 pub(crate) fn json(
     to: &mut TcpStream,
     status: u16,
     body: &Value,
     headers: &[(&str, &str)],
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let body = body.to_string();
+    text(to, status, &body, body.len(), headers)
+}
+
+/// The same with any text, and with any word about its length.
+pub(crate) fn text(
+    to: &mut TcpStream,
+    status: u16,
+    body: &str,
+    length: usize,
+    headers: &[(&str, &str)],
+) -> io::Result<bool> {
     let mut head = format!("HTTP/1.1 {status} Scripted\r\ncontent-type: application/json\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
-    head.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
-    to.write_all(head.as_bytes())
+    head.push_str(&format!("content-length: {length}\r\n\r\n{body}"));
+    to.write_all(head.as_bytes())?;
+    Ok(true)
 }
 
 pub(crate) fn begin_stream(to: &mut TcpStream) -> io::Result<()> {

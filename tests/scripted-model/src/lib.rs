@@ -101,16 +101,16 @@ impl Shared {
     fn answer(&self, request: &Request, to: &mut TcpStream) -> io::Result<bool> {
         let path = request.path.split('?').next().unwrap_or_default();
         let dialect: &dyn Dialect = match path {
-            _ if request.method != "POST" => return http::json(to, 200, &json!({}), &[]).map(|()| true),
+            _ if request.method != "POST" => return http::json(to, 200, &json!({}), &[]),
             path if path.ends_with("/messages/count_tokens") => {
-                return http::json(to, 200, &json!({"input_tokens": 42}), &[]).map(|()| true);
+                return http::json(to, 200, &json!({"input_tokens": 42}), &[]);
             }
             path if path.ends_with(":countTokens") => {
-                return http::json(to, 200, &json!({"totalTokens": 42}), &[]).map(|()| true);
+                return http::json(to, 200, &json!({"totalTokens": 42}), &[]);
             }
             path if path.ends_with("/messages") => &anthropic::Anthropic,
             path if path.ends_with("enerateContent") => &gemini::Gemini,
-            _ => return http::json(to, 404, &json!({"error": "not part of the script"}), &[]).map(|()| true),
+            _ => return http::json(to, 404, &json!({"error": "not part of the script"}), &[]),
         };
         let asked = &request.body;
         let reply = match dialect.offers_tools(asked) {
@@ -123,44 +123,62 @@ impl Shared {
         drop(faults);
         if let Some(Fault::Status { status, retry_after, .. }) = fault {
             let retry_after = retry_after.to_string();
-            http::json(to, status, &dialect.error(status), &[("retry-after", &retry_after)])?;
-            return Ok(true);
+            return http::json(to, status, &dialect.error(status), &[("retry-after", &retry_after)]);
         }
-        if !dialect.is_streamed(request) {
-            http::json(to, 200, &dialect.whole(request, &reply, &self.script.usage), &[])?;
-            return Ok(true);
-        }
-        let events = dialect.events(request, &reply, &self.script.usage);
-        http::begin_stream(to)?;
-        match fault {
-            None => {
-                for event in &events {
-                    http::chunk(to, event)?;
-                }
-                http::end_stream(to)?;
-                Ok(true)
-            }
-            Some(Fault::Hang { .. }) => {
-                http::chunk(to, &events[0])?;
-                // The client hangs up at some time.
-                let mut nothing = [0; 1];
-                _ = io::Read::read(to, &mut nothing);
-                Ok(false)
-            }
-            Some(Fault::WrongJson { .. }) => {
-                http::chunk(to, &events[0])?;
-                http::chunk(to, "data: {\"type\": \"content_block_st\n\n")?;
-                http::end_stream(to)?;
-                Ok(true)
-            }
-            Some(Fault::Cut { .. } | Fault::Status { .. }) => {
-                for event in &events[..events.len().div_ceil(2)] {
-                    http::chunk(to, event)?;
-                }
-                Ok(false)
-            }
+        match dialect.is_streamed(request) {
+            true => stream(to, &dialect.events(request, &reply, &self.script.usage), fault.as_ref()),
+            false => whole(to, &dialect.whole(request, &reply, &self.script.usage), fault.as_ref()),
         }
     }
+}
+
+/// Whether the connection may go on.
+fn stream(to: &mut TcpStream, events: &[String], fault: Option<&Fault>) -> io::Result<bool> {
+    http::begin_stream(to)?;
+    match fault {
+        Some(Fault::Hang { .. }) => {
+            http::chunk(to, &events[0])?;
+            wait_for_the_end(to)
+        }
+        Some(Fault::WrongJson { .. }) => {
+            http::chunk(to, &events[0])?;
+            http::chunk(to, "data: {\"type\": \"content_block_st\n\n")?;
+            http::end_stream(to)?;
+            Ok(true)
+        }
+        Some(Fault::Cut { .. }) => {
+            for event in &events[..events.len().div_ceil(2)] {
+                http::chunk(to, event)?;
+            }
+            Ok(false)
+        }
+        Some(Fault::Status { .. }) | None => {
+            for event in events {
+                http::chunk(to, event)?;
+            }
+            http::end_stream(to)?;
+            Ok(true)
+        }
+    }
+}
+
+/// The same for an answer in one piece: who cannot read streams asks for it so.
+fn whole(to: &mut TcpStream, answer: &Value, fault: Option<&Fault>) -> io::Result<bool> {
+    let text = answer.to_string();
+    match fault {
+        Some(Fault::Hang { .. }) => wait_for_the_end(to),
+        Some(Fault::WrongJson { .. }) => http::text(to, 200, &text[..text.len() / 2], text.len() / 2, &[]),
+        Some(Fault::Cut { .. }) => {
+            http::text(to, 200, &text[..text.len() / 2], text.len(), &[]).map(|_| false)
+        }
+        Some(Fault::Status { .. }) | None => http::json(to, 200, answer, &[]),
+    }
+}
+
+/// The client hangs up at some time.
+fn wait_for_the_end(to: &mut TcpStream) -> io::Result<bool> {
+    _ = io::Read::read(to, &mut [0; 1]);
+    Ok(false)
 }
 
 /// What the model says next.

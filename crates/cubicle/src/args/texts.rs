@@ -36,6 +36,16 @@ The first start makes a key for you; its file is named when the server is up. A 
 finished what is under way; sandboxes and what runs in them go on, and the next start takes them over. A second signal \
 ends it at once.";
 
+pub(super) const AGENTS: &str = "\
+Examples:
+  cubicle agents install claude                  # the version that was tried with this release
+  cubicle agents install gemini --version 0.61.0
+  cubicle agents install claude --from package.tgz
+  cubicle agents list
+
+An agent is kept in the data directory, named by its contents, and seen read-only by sandboxes of workers. Nothing of it is \
+run on this host. Its licence is between you and its maker.";
+
 pub(super) const MCP: &str = "\
 Examples:
   cubicle mcp                             # a sandbox of this machine, which ends with the client

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use cubicle_api as api;
 use cubicle_guest::journal::Kind as RecordKind;
-use cubicle_model::{Event, ExecId, Fault, Kind, LeaseId, Name, Scope, Timestamp, TaskId};
+use cubicle_model::{Event, ExecId, Fault, Kind, LeaseId, Name, Scope, TaskId, Timestamp};
 use cubicle_store::Exec;
 use futures_util::stream::{self, Stream};
 

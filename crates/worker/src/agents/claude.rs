@@ -117,7 +117,9 @@ fn understand(event: &Value, told: &mut Told) -> Vec<What> {
             }]
         }
         ("system", "api_retry") => {
-            let reason = format!("{} {}", event["error_status"], text(event, "error"));
+            let status =
+                event["error_status"].as_u64().map(|status| format!("{status} ")).unwrap_or_default();
+            let reason = format!("{status}{}", text(event, "error"));
             vec![What::Retry { reason, after_ms: event["retry_delay_ms"].as_u64() }]
         }
         ("system", "permission_denied") => {
@@ -185,7 +187,7 @@ fn tool_result(part: &Value) -> Option<What> {
 }
 
 fn result(event: &Value, told: &mut Told) -> Vec<What> {
-    told.finish_usage(usage(event));
+    told.finish_conversation(usage(event));
     for denial in event["permission_denials"].as_array().into_iter().flatten() {
         told.denied.insert(text(denial, "tool_name").to_owned());
     }
@@ -212,7 +214,7 @@ fn failure(event: &Value, words: &str, reason: &str) -> String {
     format!("Claude Code ended with '{reason}': {words} — {advice}")
 }
 
-/// Of the whole run, over all models. The sum beside it lacks what a run that was cut had used.
+/// Of the whole conversation, over all models. The sum beside it lacks what a run that was cut had used.
 fn usage(event: &Value) -> Usage {
     let mut usage = Usage {
         turns: number(event, "num_turns"),

@@ -160,11 +160,11 @@ fn tool_result(event: &Value, told: &mut Told) -> What {
 
 fn result(event: &Value, told: &mut Told) -> Vec<What> {
     let stats = &event["stats"];
-    told.finish_usage(Usage {
+    told.finish_run(Usage {
         input_tokens: number(stats, "input_tokens").saturating_sub(number(stats, "cached")),
         output_tokens: number(stats, "output_tokens"),
         cached_tokens: number(stats, "cached"),
-        turns: told.usage.turns,
+        turns: told.usage.turns - told.before.turns,
         cost_usd: None,
     });
     told.outcome = Some(match text(event, "status") {
@@ -182,6 +182,8 @@ fn failure(error: &Value) -> String {
     });
     let advice = match kind {
         "FatalTurnLimitedError" => "the budget is used up; raise the limit or ask for less",
+        // A stream that breaks is not tried again.
+        _ if words.contains("terminated") => "the connection to the service broke: try again",
         _ => advice(status),
     };
     format!("Gemini CLI ended with '{kind}': {words} — {advice}")
