@@ -38,8 +38,23 @@ fn help_is_complete_and_has_examples() {
         ["run", "exec", "ls", "rm", "receipt", "gc", "doctor", "bench", "completions", "first-run", "up"]
             .into_iter()
             .chain([
-                "shell", "cp", "logs", "ps", "kill", "lease", "events", "keys", "audit", "template",
-                "tenant", "egress", "secrets", "mcp", "agents",
+                "shell",
+                "cp",
+                "logs",
+                "ps",
+                "kill",
+                "lease",
+                "events",
+                "keys",
+                "audit",
+                "template",
+                "tenant",
+                "egress",
+                "secrets",
+                "workspace",
+                "skills",
+                "mcp",
+                "agents",
             ])
     {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&[command, "--help"]));
@@ -50,6 +65,10 @@ fn help_is_complete_and_has_examples() {
         ("audit", "verify"),
         ("template", "put"),
         ("secrets", "set"),
+        ("workspace", "put"),
+        ("workspace", "get"),
+        ("workspace", "ls"),
+        ("skills", "create"),
         ("egress", "bundles"),
         ("egress", "explain"),
         ("egress", "check"),

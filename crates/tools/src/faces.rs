@@ -48,7 +48,7 @@ pub fn mcp_form() -> Value {
 
 /// What an MCP server has. Where no other place names the sandbox, an argument does.
 pub(crate) fn all_for_mcp() -> impl Iterator<Item = Definition> {
-    let without_sandbox = lifecycle().iter().chain(workspace()).cloned();
+    let without_sandbox = workspace().iter().chain(lifecycle()).cloned();
     definitions().iter().map(Definition::with_sandbox).chain(without_sandbox)
 }
 

@@ -24,7 +24,7 @@ impl SharedWorkspace {
     pub fn open(root: PathBuf) -> Result<Self, Fault> {
         let unusable = |error: std::io::Error| {
             Fault::new(Kind::Denied, format!("the shared workspace cannot be kept in {}", root.display()))
-                .hint("name a directory that you can write to")
+                .hint("the server's user must be able to write there; server.shared_dir names another place")
                 .because(error)
         };
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&root).map_err(unusable)?;

@@ -33,3 +33,4 @@ mod system;
 mod tasks;
 mod tokens;
 mod traces;
+mod workspace;

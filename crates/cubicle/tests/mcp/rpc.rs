@@ -381,6 +381,33 @@ pub(crate) fn does_a_job(client: &mut dyn Mcp) {
     assert_eq!((named("src"), named("in")), (json!("directory"), json!("file")));
     assert_eq!(answer(&tool("delete_file", json!({ "path": "in" })).0)["type"], "file");
 
+    // What outlives the sandbox.
+    answer(&tool("write_workspace", json!({ "path": "data/in.csv", "content": "a,b\n" })).0);
+    assert_eq!(answer(&tool("read_workspace", json!({ "path": "data/in.csv" })).0)["content"], "a,b\n");
+    let shared = answer(&tool("list_workspace", json!({})).0);
+    assert_eq!(shared["entries"].as_array().map(Vec::len), Some(3), "{shared}");
+    answer(&tool("move_workspace", json!({ "from": "data/in.csv", "to": "data/kept.csv" })).0);
+    let found = answer(&tool("glob_workspace", json!({ "pattern": "**/*.csv" })).0);
+    assert_eq!(found["entries"][0]["path"], "data/kept.csv");
+    assert_eq!(answer(&tool("delete_workspace", json!({ "path": "data/kept.csv" })).0)["files"], 1);
+    let skill = json!({ "name": "charts", "description": "Draws charts.", "content": "# How" });
+    assert_eq!(answer(&tool("create_skill", skill).0)["path"], "skills/charts/SKILL.md");
+    assert_eq!(answer(&tool("list_skills", json!({})).0)["skills"][0]["name"], "charts");
+    assert_eq!(answer(&tool("get_skill", json!({ "name": "charts" })).0)["content"], "# How\n");
+    let dot =
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+    answer(
+        &tool("write_workspace", json!({ "path": "data/dot.png", "content": dot, "encoding": "base64" })).0,
+    );
+    let shown = tool("read_workspace", json!({ "path": "data/dot.png" })).0;
+    let picture = &shown["result"]["content"][1];
+    assert_eq!(
+        (&picture["type"], &picture["mimeType"], &picture["data"]),
+        (&json!("image"), &json!("image/png"), &json!(dot)),
+        "{shown}"
+    );
+    assert_eq!(shown["result"]["structuredContent"]["content"], Value::Null);
+
     // What goes on by itself.
     let begun = json!({ "command": "echo one; read line; echo $line; sleep 600", "stdin": "two\n", "background": true });
     let begun = answer(&tool("execute", begun).0);
@@ -423,6 +450,10 @@ pub(crate) fn does_a_job(client: &mut dyn Mcp) {
         ("run_code", json!({ "code": "x", "files": { "../x": "" } }), "invalid_file_name"),
         ("read_file", json!({ "path": "a", "sandbox_id": "nonsense" }), "invalid_argument"),
         ("release_sandbox", json!({}), "invalid_argument"),
+        ("read_workspace", json!({ "path": "nothing" }), "not_found"),
+        ("read_workspace", json!({ "path": "../../etc/passwd" }), "invalid"),
+        ("write_workspace", json!({ "path": "x" }), "invalid_argument"),
+        ("create_skill", json!({ "name": "A", "description": "d", "content": "" }), "invalid"),
         ("create_sandbox", json!({ "nonsense": 1 }), "invalid_argument"),
     ];
     for (name, arguments, code) in table {

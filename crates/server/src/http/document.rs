@@ -115,7 +115,7 @@ pub(super) fn text(document: &Description) -> String {
 
 /// Bytes are not a list of numbers.
 fn raw((media_type, content): (&String, &mut RefOr<Content>)) {
-    if let ("application/octet-stream" | "application/x-tar", RefOr::T(content)) =
+    if let ("application/octet-stream" | "application/x-tar" | "*/*", RefOr::T(content)) =
         (media_type.as_str(), content)
     {
         let bytes = ObjectBuilder::new()

@@ -39,7 +39,8 @@ pub(super) struct Which {
 
 /// List files of the shared workspace
 #[utoipa::path(get, operation_id = "list_workspace", path = "/workspace/files", tag = "workspace", params(Which),
-    responses((status = 200, body = api::SharedFiles), (status = "default", body = api::ErrorBody)))]
+    responses((status = 200, body = api::SharedFiles), (status = 404, description = "There is no such directory", body = api::ErrorBody),
+        (status = "default", body = api::ErrorBody)))]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -69,8 +70,8 @@ pub(super) struct AtVersion {
 ///
 /// With `Range: bytes=…` a part of it.
 #[utoipa::path(get, operation_id = "read_workspace", path = "/workspace/files/{*path}", tag = "workspace", params(("path" = String, Path), AtVersion),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "A part", body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = Vec<u8>, content_type = "*/*"),
+        (status = 206, description = "A part", body = Vec<u8>, content_type = "*/*"),
         (status = 304, description = "It is as `If-None-Match` says"),
         (status = 416, description = "There is no such part", body = api::ErrorBody),
         (status = "default", body = api::ErrorBody)))]

@@ -13,11 +13,11 @@ pub(super) fn named(context: &Context) -> Result<Option<PathBuf>, Fault> {
         return Ok(None);
     }
     let path = context.shared_dir();
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&path)
-        .map_err(|error| unusable(&path, error))?;
+    let make =
+        |directory: &Path, mode| std::fs::DirBuilder::new().recursive(true).mode(mode).create(directory);
+    // Whom the server becomes must get through what is above.
+    let made = path.parent().map_or(Ok(()), |above| make(above, 0o755)).and_then(|()| make(&path, 0o700));
+    made.map_err(|error| unusable(&path, error))?;
     Ok(Some(path))
 }
 
