@@ -20,6 +20,7 @@ mod seed;
 mod task;
 mod template;
 mod tool;
+mod webhook;
 mod workspace;
 
 pub use admin::{
@@ -47,6 +48,10 @@ pub use seed::{AcquireLease, AcquiredLease};
 pub use task::{CreateTask, Task, TaskFile, TaskFileContent, TaskFiles, TaskResult, TaskUsage};
 pub use template::{PutTemplate, Template};
 pub use tool::{ResourceMetadata, ToolAnswer, ToolArguments, Tools};
+pub use webhook::{
+    ChangeWebhook, CreateWebhook, Delivery, DeliveryAttempt, NewWebhook, Webhook, WorkerCompletion,
+    WorkerHeard,
+};
 pub use workspace::{
     CreateSkill, MoveShared, NewSkillFile, SharedDeleted, SharedFile, SharedFileKind, SharedFiles,
     SharedVersion, SharedVersions, SharedWritten, Skill, SkillFile, SkillRefused, SkillShown, Skills,

@@ -7,6 +7,7 @@ mod egress;
 mod local;
 mod secrets;
 mod texts;
+mod webhooks;
 mod workspace;
 
 use std::convert::Infallible;
@@ -26,6 +27,7 @@ pub(crate) use egress::{
 };
 pub(crate) use local::{Bench, How, Ls, Mcp, OneSandbox, Rm, Run, SandboxOptions, Shape, Up};
 pub(crate) use secrets::{SecretSet, Secrets};
+pub(crate) use webhooks::{WebhookAdd, WebhookDeliveries, Webhooks};
 pub(crate) use workspace::{SkillCreate, Skills, Workspace, WorkspaceGet, WorkspacePut};
 
 /// Runs programs in sandboxes of their own, on this machine or on a server.
@@ -138,6 +140,9 @@ pub(crate) enum Verb {
     /// List, show and create skills: instructions that workers look up
     #[command(subcommand)]
     Skills(Skills),
+    /// Register who is told that tasks have ended, and see what came of it
+    #[command(subcommand, after_help = texts::WEBHOOKS)]
+    Webhooks(Webhooks),
     /// Make and list tenants, and change their quotas
     #[command(subcommand)]
     Tenant(Tenant),
@@ -222,6 +227,11 @@ impl Verb {
             Self::Agents(Agents::Install(args)) => args.shape.json,
             Self::Agents(Agents::List(shape)) => shape.json,
             Self::Agents(Agents::Remove(_)) => false,
+            Self::Webhooks(Webhooks::Add(args)) => args.shape.json,
+            Self::Webhooks(Webhooks::List(shape)) => shape.json,
+            Self::Webhooks(Webhooks::Test(args)) => args.shape.json,
+            Self::Webhooks(Webhooks::Deliveries(args)) => args.shape.json,
+            Self::Webhooks(_) => false,
             Self::Template(Template::Ls(shape)) | Self::Tenant(Tenant::Ls(shape)) => shape.json,
             Self::Rm(_) | Self::Receipt(_) | Self::Completions { .. } | Self::FirstRun | Self::Up(_) => false,
             Self::Mcp(_) | Self::Shell(_) | Self::Cp(_) | Self::Logs(_) | Self::Kill(_) | Self::Events(_) => {

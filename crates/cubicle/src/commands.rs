@@ -29,6 +29,7 @@ pub(crate) mod skills;
 pub(crate) mod template;
 pub(crate) mod tenant;
 pub(crate) mod up;
+pub(crate) mod webhooks;
 pub(crate) mod workspace;
 
 use std::io::{self, Write};

@@ -104,6 +104,7 @@ async fn dispatch(cli: Cli) -> Result<Ending, Failure> {
         Verb::Keys(verb) => commands::keys::keys(verb, &context).await?,
         Verb::Audit(verb) => commands::audit::audit(verb, &context).await?,
         Verb::Template(verb) => commands::template::template(verb, &context).await?,
+        Verb::Webhooks(verb) => commands::webhooks::webhooks(verb, &context).await?,
         Verb::Secrets(verb) => commands::secrets::secrets(verb, &context).await?,
         Verb::Workspace(verb) => commands::workspace::workspace(verb, &context).await?,
         Verb::Skills(verb) => commands::skills::skills(verb, &context).await?,

@@ -5,6 +5,7 @@ mod egress;
 mod file;
 mod keys;
 mod sandbox;
+mod webhooks;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ pub(crate) use egress::Egress;
 pub(crate) use keys::reference;
 use keys::{KEYS, Key};
 pub(crate) use sandbox::Sandboxes;
+pub(crate) use webhooks::Webhooks;
 
 /// Names the file itself, so it is no key of the file.
 const CONFIG_VARIABLE: &str = "CUBICLE_CONFIG";
@@ -40,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) server: Server,
     pub(crate) egress: Egress,
     pub(crate) sandbox: Sandboxes,
+    pub(crate) webhooks: Webhooks,
 }
 
 /// What a server is told, and which one is asked; everything has a default.
@@ -137,6 +140,7 @@ impl Settings {
             server: Server::default(),
             egress: Egress::default(),
             sandbox: Sandboxes::default(),
+            webhooks: Webhooks::default(),
         };
         let mut all = asked.over(self.clone());
         // A directory of the host has no size to enforce, so a size that the file or the environment sets for every
@@ -175,6 +179,7 @@ impl Settings {
             server: self.server.over(below.server),
             egress: self.egress.over(below.egress),
             sandbox: self.sandbox.over(below.sandbox),
+            webhooks: self.webhooks.over(below.webhooks),
         }
     }
 
@@ -184,6 +189,9 @@ impl Settings {
             return set;
         }
         if let Some(set) = self.sandbox.set(key, text, at) {
+            return set;
+        }
+        if let Some(set) = self.webhooks.set(key, text, at) {
             return set;
         }
         let (limits, server) = (&mut self.limits, &mut self.server);

@@ -55,6 +55,7 @@ fn help_is_complete_and_has_examples() {
                 "skills",
                 "mcp",
                 "agents",
+                "webhooks",
             ])
     {
         insta::assert_snapshot!(format!("help_{command}"), stdout(&[command, "--help"]));
@@ -69,6 +70,7 @@ fn help_is_complete_and_has_examples() {
         ("workspace", "get"),
         ("workspace", "ls"),
         ("skills", "create"),
+        ("webhooks", "add"),
         ("egress", "bundles"),
         ("egress", "explain"),
         ("egress", "check"),

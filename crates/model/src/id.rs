@@ -113,6 +113,14 @@ id!(
     TaskId, "task", "a task"
 );
 id!(
+    /// A receiver that is told of what happens.
+    WebhookId, "hook", "a webhook"
+);
+id!(
+    /// One thing that one receiver is told.
+    DeliveryId, "dlv", "a delivery"
+);
+id!(
     /// One server with its own sandboxes. Several may share a database.
     NodeId, "node", "a node"
 );

@@ -27,6 +27,7 @@ pub mod secret;
 pub mod task;
 pub mod template;
 pub mod tenant;
+pub mod webhook;
 
 pub use credential::CredentialBinding;
 pub use error::{Fault, Kind};
@@ -34,8 +35,8 @@ pub use event::Event;
 pub use exec::{Command, ExecSpec, Exit, Stdin, TtySize};
 pub use hexadecimal::hexadecimal;
 pub use id::{
-    ArtifactId, EventId, ExecId, InstanceId, KeyId, LeaseId, NodeId, ParseIdError, RequestId, SandboxId,
-    TaskId,
+    ArtifactId, DeliveryId, EventId, ExecId, InstanceId, KeyId, LeaseId, NodeId, ParseIdError, RequestId,
+    SandboxId, TaskId, WebhookId,
 };
 pub use isolation::{Isolation, Trust};
 pub use lease::{Lease, LeaseStatus};

@@ -16,6 +16,7 @@ mod secrets;
 mod settings;
 mod spans;
 mod surroundings;
+mod webhooks;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub use redaction::LogMasks;
 pub use secrets::{NotSealingKeys, SealingKeys};
 pub use settings::{CodeSettings, FindAgent, Settings, WorkerSettings};
 pub use surroundings::{Surroundings, Variables};
+pub use webhooks::WebhookSettings;
 
 use app::App;
 

@@ -14,6 +14,7 @@ use crate::egress::EgressSettings;
 use crate::metrics::SpanCounts;
 use crate::redaction::LogMasks;
 use crate::secrets::SealingKeys;
+use crate::webhooks::WebhookSettings;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -54,6 +55,7 @@ pub struct Settings {
     pub egress: Option<EgressSettings>,
     pub code: CodeSettings,
     pub workers: WorkerSettings,
+    pub webhooks: WebhookSettings,
     /// How long a stopping server waits for requests under way.
     pub drain: Duration,
 }
@@ -80,10 +82,6 @@ pub struct WorkerSettings {
     pub max_concurrent_workers: u64,
     /// How many tasks may wait on this node.
     pub longest_queue: u64,
-    /// Where a worker tells of its end, on this server.
-    pub webhook_path: String,
-    /// The first signs; the others are accepted, so that one can take the place of another.
-    pub webhook_secrets: Vec<String>,
     /// Of tasks that have ended, with what they made.
     pub task_retention: Duration,
     /// Refuse tasks that would run without gVisor.
@@ -109,8 +107,6 @@ impl WorkerSettings {
             max_timeout_minutes: 120,
             max_concurrent_workers: 3,
             longest_queue: 1000,
-            webhook_path: "/api/webhooks/worker-complete".into(),
-            webhook_secrets: Vec::new(),
             task_retention: Duration::from_secs(48 * 3600),
             require_gvisor: false,
             program: None,
@@ -122,7 +118,6 @@ impl WorkerSettings {
 
 impl fmt::Debug for WorkerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the secrets.
         f.debug_struct("WorkerSettings")
             .field("enabled", &self.enabled)
             .field("max_concurrent_workers", &self.max_concurrent_workers)

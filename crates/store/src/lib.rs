@@ -1,5 +1,5 @@
 //! What should be, and what happened: tenants, keys, templates, leases, sandboxes, execs, events, audit, artifacts,
-//! secrets, bills, tasks.
+//! secrets, bills, tasks, webhooks.
 //!
 //! The only SQL of the product. Every method of `Store` is one transaction and one fact; a row and the event that tells of
 //! it are written together. The same transactions run on SQLite and on PostgreSQL.
@@ -27,6 +27,7 @@ mod tasks;
 mod templates;
 mod tenants;
 mod tls;
+mod webhooks;
 
 use std::fmt;
 use std::path::Path;
@@ -48,6 +49,9 @@ pub use repeat::Repeat;
 pub use sandboxes::{NewSandbox, SandboxFilter};
 pub use secrets::{NewSecret, SecretsOfTenant, StoredSecret};
 pub use tasks::{CreatedTask, EndedTask, NewTask, Task, TaskEnd, TaskFilter, TaskPlace};
+pub use webhooks::{
+    Attempt, Claimed, Delivery, DeliveryFilter, Endpoint, EndpointChange, Heard, Listener, NewEndpoint, Told,
+};
 
 use crate::driver::{Driver, Durability, Outcome};
 use crate::sql::Sql;

@@ -5,7 +5,7 @@ use cubicle_model::{Fault, Kind};
 use crate::sql::{Sql, values};
 
 /// Never changed once released; a new step is a new file.
-pub(crate) const STEPS: [&str; 7] = [
+pub(crate) const STEPS: [&str; 8] = [
     include_str!("../migrations/0001_control_plane.sql"),
     include_str!("../migrations/0002_artifacts.sql"),
     include_str!("../migrations/0003_execs_told.sql"),
@@ -13,6 +13,7 @@ pub(crate) const STEPS: [&str; 7] = [
     include_str!("../migrations/0005_secrets_and_bills.sql"),
     include_str!("../migrations/0006_lease_egress.sql"),
     include_str!("../migrations/0007_worker_tasks.sql"),
+    include_str!("../migrations/0008_webhooks.sql"),
 ];
 
 /// To be run in one transaction: a process that ends half-way leaves the older version behind.

@@ -122,6 +122,7 @@ macro_rules! by_text {
 
 by_text!(
     cubicle_model::ArtifactId,
+    cubicle_model::DeliveryId,
     cubicle_model::EventId,
     cubicle_model::ExecId,
     cubicle_model::KeyId,
@@ -134,6 +135,7 @@ by_text!(
     cubicle_model::Name,
     cubicle_model::UserName,
     cubicle_model::TemplateRef,
+    cubicle_model::WebhookId,
 );
 
 impl<T: Into<Value>> From<Option<T>> for Value {

@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cubicle_model::task::{TaskStatus, order};
+use cubicle_model::webhook::EventType;
 use cubicle_model::{
     EventId, ExecId, Fault, Isolation, Kind, LeaseId, Name, NodeId, SandboxId, TaskId, Timestamp, UserName,
 };
 use serde_json::{Value as Json, json};
 
 use crate::sql::{Conditions, Row, Sql, Value, damaged, json as stored, values};
-use crate::{Context, Page, Store, audit, events, locks, not_found, repeat, tenants};
+use crate::{
+    Context, Listener, Page, Store, Told, audit, events, locks, not_found, repeat, tenants, webhooks,
+};
 
 /// So many failures in a row, of one agent in one conversation, are told of.
 const FAILING_AFTER: i64 = 3;
@@ -397,6 +400,13 @@ fn create(sql: &mut dyn Sql, context: &Context, new: &NewTask) -> Result<Created
         ],
     )?;
     let task = found(sql, new.id)?;
+    let listener = Listener {
+        task: task.id,
+        tenant: task.tenant.clone(),
+        conversation: task.conversation_id.clone(),
+        notify_url: task.notify_url.clone(),
+    };
+    webhooks::listen(sql, context.now, &listener)?;
     tell(sql, context, &task)?;
     audit::append(sql, context, "task.create", &new.id.to_string(), "ok", Some(new.model.clone()))?;
     Ok(CreatedTask::New(task))
@@ -506,7 +516,33 @@ fn finish(sql: &mut dyn Sql, context: &Context, id: TaskId, end: &TaskEnd) -> Re
         series.emit(sql, context.now, "worker_failing", &id.to_string(), &data)?;
     }
     series.put_back(sql)?;
+    let told = Told {
+        tenant: task.tenant.clone(),
+        task: id,
+        event: task.event,
+        event_type: EventType::WorkerCompleted,
+        status: task.status.name().into(),
+        body: completion(&task).to_string(),
+        notify_url: task.notify_url.clone(),
+    };
+    webhooks::enqueue(sql, context.now, &told)?;
     Ok(EndedTask { task, just_now: true })
+}
+
+/// What receivers are told.
+fn completion(task: &Task) -> Json {
+    let files = task.output_files.as_ref().and_then(Json::as_array);
+    let names: Vec<&Json> = files.into_iter().flatten().filter_map(|file| file.get("name")).collect();
+    json!({
+        "event_type": EventType::WorkerCompleted.name(),
+        "source": SOURCE,
+        "task_id": task.id,
+        "status": task.status,
+        "duration_seconds": task.duration_seconds.unwrap_or(0),
+        "exit_code": task.exit_code,
+        "output_files": names,
+        "error_message": task.error_message,
+    })
 }
 
 fn has_failed(status: TaskStatus) -> bool {

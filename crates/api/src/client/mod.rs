@@ -15,6 +15,7 @@ mod stream;
 mod templates;
 mod terminal;
 mod tools;
+mod webhooks;
 mod workspace;
 
 pub use address::{Address, NotAnAddress};
@@ -26,6 +27,7 @@ pub use leases::LeaseQuery;
 pub use peer::{HeaderName, HeaderValue, Peer};
 pub use stream::{EventStream, OutputStream, exit_of};
 pub use terminal::{Keyboard, Screen, Shown, TerminalRequest};
+pub use webhooks::DeliveryQuery;
 pub use workspace::Replace;
 
 use std::fmt;

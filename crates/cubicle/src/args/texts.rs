@@ -163,6 +163,20 @@ Examples:
 The value comes from standard input, without the end of its last line. Without --to a secret keeps where it goes. Sandboxes \
 never get the value: the gateway adds it to requests on their way out, and running sandboxes use a new value at once.";
 
+pub(super) const WEBHOOKS: &str = "\
+Examples:
+  cubicle webhooks add https://assistant.example.org/hooks/cubicle
+  cubicle webhooks deliveries --state dead
+  cubicle webhooks replay dlv-…";
+
+pub(super) const WEBHOOKS_ADD: &str = "\
+Examples:
+  cubicle webhooks add https://assistant.example.org/hooks/cubicle > webhook.secret
+  cubicle webhooks add --description 'the family assistant' http://assistant.lan:8000/api/webhooks/worker-complete
+
+Receivers in private networks and on the server's own host must be named in 'webhooks.allow' by its operator. Deliveries \
+are signed as Standard Webhooks are, and by X-Webhook-Signature.";
+
 pub(super) const TENANT_CREATE: &str = "\
 Examples:
   cubicle tenant create acme --leases 20 --memory 16G

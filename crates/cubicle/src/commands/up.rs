@@ -16,11 +16,13 @@ use std::time::Duration;
 use cubicle_backend::Backend;
 use cubicle_backend_local::{LocalBackend, Readiness};
 use cubicle_egress::redact::Shapes;
+use cubicle_egress::secret::Secret;
 use cubicle_model::pool::PoolSpec;
 use cubicle_model::template::Recipe;
 use cubicle_model::{Fault, Kind, Root, Scope, TemplateRef};
 use cubicle_server::{
-    KeySecret, LogMasks, Server, Settings, SpanCounts, Surroundings, TokenSettings, Variables, hash_of_secret,
+    KeySecret, LogMasks, Server, Settings, SpanCounts, Surroundings, TokenSettings, Variables,
+    WebhookSettings, hash_of_secret,
 };
 use cubicle_store::{Actor, Context as StoreContext, Key, Store};
 use tokio::net::TcpListener;
@@ -125,6 +127,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         egress,
         code: code::settings(context, prepared, &clock).await?,
         workers: workers.clone(),
+        webhooks: webhooks(&context.settings.webhooks),
         log_masks,
         sweep_every: Duration::from_secs(15),
         drain: Duration::from_secs(10),
@@ -170,6 +173,18 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
         traces.finish().await;
     }
     Ok(Ending::Code(0))
+}
+
+fn webhooks(asked: &settings::Webhooks) -> WebhookSettings {
+    let usual = WebhookSettings::default();
+    let secrets = asked.secrets.iter().flatten().map(|secret| Secret::new(secret.expose()));
+    WebhookSettings {
+        path: asked.path.clone().unwrap_or(usual.path),
+        secrets: secrets.collect(),
+        allow: asked.allow.clone().unwrap_or(usual.allow),
+        pauses: asked.retry_pauses.clone().unwrap_or(usual.pauses),
+        timeout: asked.timeout.unwrap_or(usual.timeout),
+    }
 }
 
 /// The environment as it was when the program started.

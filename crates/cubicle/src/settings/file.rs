@@ -9,6 +9,7 @@ use toml::{Table, Value};
 use super::egress::{BUNDLES, ENABLED};
 use super::keys::KEYS;
 use super::sandbox::{LISTS, NO_INDEX, TEMPLATES, WARM};
+use super::webhooks::ALLOW;
 use super::{Settings, unknown};
 use crate::environment::Environment;
 
@@ -86,7 +87,7 @@ fn set_all(settings: &mut Settings, above: &str, table: &Table, path: &Path) -> 
             Value::Integer(number) => number.to_string(),
             Value::Float(number) => number.to_string(),
             Value::Boolean(flag) if [ENABLED, NO_INDEX, WARM].contains(&key.as_str()) => flag.to_string(),
-            Value::Array(list) if LISTS.contains(&key.as_str()) => {
+            Value::Array(list) if key == ALLOW || LISTS.contains(&key.as_str()) => {
                 let texts: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
                 let texts =
                     texts.filter(|texts| texts.iter().all(|text| !text.contains(char::is_whitespace)));

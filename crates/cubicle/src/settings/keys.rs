@@ -17,7 +17,7 @@ const fn key(path: &'static str, variable: &'static str, default: &'static str, 
 /// The default is what `Limits` says.
 const BUILT_IN: &str = "built in";
 
-pub(super) const KEYS: [Key; 64] = [
+pub(super) const KEYS: [Key; 69] = [
     key(
         "data_dir",
         "CUBICLE_DATA_DIR",
@@ -329,6 +329,38 @@ pub(super) const KEYS: [Key; 64] = [
         "The interpreter of Python environments; everybody must be able to run it",
     ),
     key("sandbox.uv", "CUBICLE_SANDBOX_UV", "the one in `PATH`", "uv, which makes Python environments"),
+    key(
+        "ai_worker_config.webhook_secret",
+        "AI_WORKER_WEBHOOK_SECRET",
+        "",
+        "What calls of workers, and deliveries to addresses that tasks name, are signed with. Several are parted by spaces: the \
+         first signs, all are accepted",
+    ),
+    key(
+        "ai_worker_config.webhook_path",
+        "AI_WORKER_WEBHOOK_PATH",
+        "`/api/webhooks/worker-complete`",
+        "Where workers tell that their task has ended",
+    ),
+    key(
+        "webhooks.allow",
+        "CUBICLE_WEBHOOKS_ALLOW",
+        "",
+        "Receivers of webhooks in private networks and on this host: hosts, hosts with ports and networks, a list or parted by \
+         spaces, as in `assistant.lan:8000 10.1.0.0/16`",
+    ),
+    key(
+        "webhooks.timeout",
+        "CUBICLE_WEBHOOKS_TIMEOUT",
+        "`10s`",
+        "How long a receiver has to answer, connection included",
+    ),
+    key(
+        "webhooks.retry_pauses",
+        "CUBICLE_WEBHOOKS_RETRY_PAUSES",
+        "`5s 30s 2m 10m 30m 2h 5h`",
+        "How long to wait after each attempt that failed; after the last one there is one more attempt",
+    ),
 ];
 
 /// docs/reference/config.md.

@@ -33,4 +33,5 @@ mod system;
 mod tasks;
 mod tokens;
 mod traces;
+mod webhooks;
 mod workspace;

@@ -74,8 +74,10 @@ fn users_of_one_tenant_do_not_touch_each_others_sandboxes() {
 /// Every operation of the document, with the ids of another tenant's objects.
 #[test]
 fn no_route_shows_or_touches_an_object_of_another_tenant() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = Server::start_with(&["--pool-size", "2", "--workers"]) else { return };
     let (lease, sandbox) = server.lease(&json!({}));
+    let task = json!({ "task_description": "private-words", "model": "custom", "command": ["true"] });
+    let task = server.post("/api/v1/tasks", &task).ok();
     let exec = server
         .post(
             &format!("/api/v1/sandboxes/{sandbox}/execs"),
@@ -103,13 +105,20 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
             .first()
             .map(|artifact| artifact["artifact_id"].as_str().expect("an id").to_owned())
     });
+    let hook = server.post("/api/v1/webhooks", &json!({ "url": "https://private.example/hook" })).ok();
+    let hook = hook["webhook_id"].as_str().expect("an id").to_owned();
+    let delivery = server.post(&format!("/api/v1/webhooks/{hook}/test"), &json!({})).ok();
+    let delivery = delivery["delivery_id"].as_str().expect("an id").to_owned();
     let ids = [
-        ("{lease_id}", lease.as_str()),
+        ("{webhook_id}", hook.as_str()),
+        ("{delivery_id}", &delivery),
+        ("{lease_id}", &lease),
         ("{sandbox_id}", &sandbox),
         ("{exec_id}", &exec),
         ("{context_id}", &exec),
         ("{key_id}", key["key_id"].as_str().expect("an id")),
         ("{artifact_id}", &artifact),
+        ("{task_id}", task["task_id"].as_str().expect("an id")),
         ("{name}", "private-template"),
         ("{id}", one["exec_id"].as_str().expect("an id")),
         ("{port}", "8000"),
@@ -152,6 +161,8 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
                 &sandbox,
                 &exec,
                 &artifact,
+                &hook,
+                &delivery,
             ] {
                 let echoed = answer.status >= 400 && target.contains(secret);
                 assert!(
@@ -174,6 +185,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
     assert_eq!(server.get("/api/v1/workspace/files/data/private-file").text, "private-words");
     assert_eq!(server.get("/api/v1/skills/private-skill").status, 200);
     assert_eq!(server.get("/api/v1/secrets/private-secret").ok()["version"], 1);
+    assert_eq!(server.get(&format!("/api/v1/webhooks/{hook}")).ok()["enabled"], true);
     assert_eq!(
         server.get(&format!("/api/v1/keys/{}", key["key_id"].as_str().expect("an id"))).ok()["revoked_at"],
         Value::Null

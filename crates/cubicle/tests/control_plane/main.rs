@@ -12,3 +12,4 @@ mod logs;
 mod secrets;
 mod server;
 mod shell;
+mod webhooks;

@@ -15,7 +15,6 @@ use tracing::{debug, warn};
 use super::tasks::WEBHOOK_BASE;
 use super::{App, Caller};
 use crate::egress::{Account, Egress, Outlet, Sockets};
-use crate::settings::WorkerSettings;
 
 /// Another server may have changed what holds.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -208,11 +207,10 @@ impl App {
 
     /// With the one request to this server that the worker of a task may make.
     fn with_own_webhook(&self, policy: Policy) -> Result<Policy, Fault> {
-        let WorkerSettings { at, webhook_path, .. } = &self.settings.workers;
-        let rule: Policy =
-            format!("allow POST http://{at}{webhook_path} private").parse().map_err(|error| {
-                Fault::new(Kind::Internal, "the way to the own webhook cannot be allowed").because(error)
-            })?;
+        let (at, path) = (self.settings.workers.at, &self.settings.webhooks.path);
+        let rule: Policy = format!("allow POST http://{at}{path} private").parse().map_err(|error| {
+            Fault::new(Kind::Internal, "the way to the own webhook cannot be allowed").because(error)
+        })?;
         Ok(match policy.mode {
             Mode::None => rule,
             Mode::Allowlist | Mode::Open => Policy { rules: [policy.rules, rule.rules].concat(), ..policy },

@@ -16,6 +16,7 @@ pub(crate) mod templates;
 pub(crate) mod tidings;
 mod to_its_end;
 pub(crate) mod tools;
+pub(crate) mod webhooks;
 pub(crate) mod workspace;
 
 use std::collections::HashMap;
@@ -44,6 +45,7 @@ use crate::secrets::Secrets;
 use crate::settings::Settings;
 use crate::spans;
 use crate::surroundings::Surroundings;
+use crate::webhooks::Webhooks;
 
 pub(crate) use caller::Caller;
 use census::Census;
@@ -80,6 +82,7 @@ pub(crate) struct App {
     /// What tasks and assistants share.
     pub(crate) shared: SharedWorkspace,
     pub(crate) workers: Workers,
+    pub(crate) webhooks: Webhooks,
     pub(crate) metrics: Metrics,
     pub(crate) census: Census,
     pub(crate) keeper: Keeper,
@@ -115,6 +118,8 @@ impl App {
         let egress = settings.egress.clone().map(Egress::new).transpose()?.map(Arc::new);
         let environments = settings.code.environments.clone();
         let shared = SharedWorkspace::open(settings.shared.clone())?;
+        settings.webhooks.check()?;
+        let webhooks = Webhooks::new(&settings.webhooks);
         let metrics = Metrics::new(settings.span_counts.as_ref());
         Ok(Arc::new(Self {
             store,
@@ -135,6 +140,7 @@ impl App {
             warming: Warming::default(),
             shared,
             workers: Workers::default(),
+            webhooks,
             metrics,
             census: Census::default(),
             keeper: Keeper::default(),

@@ -15,6 +15,8 @@ pub(crate) enum Spender {
     Key(KeyId),
     /// The subject of tokens, however many of them it has.
     Subject(Name, UserName),
+    /// All of those who have said nothing that is known.
+    Nobody,
 }
 
 #[derive(Debug, Default)]

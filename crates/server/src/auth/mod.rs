@@ -12,8 +12,7 @@ use cubicle_store::Key;
 use tokio::time::{Duration, Instant};
 
 use crate::app::App;
-pub(crate) use allowance::Allowances;
-use allowance::Spender;
+pub(crate) use allowance::{Allowances, Spender};
 use secret::hash_of_secret;
 use tokens::Unacceptable;
 

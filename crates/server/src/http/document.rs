@@ -3,7 +3,7 @@
 //! A handler writes `default` for whatever it may be refused with. Here it becomes the statuses that are possible, so that
 //! one that is not documented is a mistake that a test can find.
 
-use cubicle_model::{ArtifactId, ExecId, KeyId, LeaseId, SandboxId, TaskId};
+use cubicle_model::{ArtifactId, DeliveryId, ExecId, KeyId, LeaseId, SandboxId, TaskId, WebhookId};
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn, PathItem};
 use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
 use utoipa::openapi::{
@@ -35,13 +35,15 @@ impl utoipa::Modify for Secured {
 }
 
 /// Names of parameters, and what each looks like.
-const SHAPES: [(&str, &str); 6] = [
+const SHAPES: [(&str, &str); 8] = [
     ("sandbox_id", SandboxId::PREFIX),
     ("lease_id", LeaseId::PREFIX),
     ("exec_id", ExecId::PREFIX),
     ("key_id", KeyId::PREFIX),
     ("artifact_id", ArtifactId::PREFIX),
     ("task_id", TaskId::PREFIX),
+    ("webhook_id", WebhookId::PREFIX),
+    ("delivery_id", DeliveryId::PREFIX),
 ];
 const NAME: &str = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
 /// Simpler than what is allowed: a path of a few plain names.

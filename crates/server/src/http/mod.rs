@@ -27,6 +27,7 @@ mod tasks;
 mod templates;
 mod terminal;
 mod tools;
+mod webhooks;
 mod workspace;
 
 use std::future::Future;
@@ -46,6 +47,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::App;
+use crate::webhooks::WebhookSettings;
 
 /// A client that is slower than this to send its headers, or the next request, is sent away.
 const HEADER_PATIENCE: Duration = Duration::from_secs(30);
@@ -110,6 +112,12 @@ fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(workspace::get_skill))
         .routes(routes!(templates::list))
         .routes(routes!(templates::get, templates::put, templates::delete))
+        .routes(routes!(webhooks::create, webhooks::list))
+        .routes(routes!(webhooks::get, webhooks::change, webhooks::delete))
+        .routes(routes!(webhooks::test))
+        .routes(routes!(webhooks::deliveries))
+        .routes(routes!(webhooks::delivery))
+        .routes(routes!(webhooks::replay))
         .routes(routes!(secrets::list))
         .routes(routes!(secrets::get, secrets::put, secrets::delete))
         .routes(routes!(admin::create_tenant, admin::list_tenants))
@@ -128,6 +136,7 @@ fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(document::Document::openapi())
         .nest("/api/v1", v1)
         .routes(routes!(stream::everything))
+        .routes(routes!(webhooks::worker_complete))
         .routes(routes!(seed::acquire))
         .routes(routes!(seed::release))
         .routes(routes!(mcp::metadata))
@@ -145,6 +154,10 @@ pub fn openapi() -> String {
 pub(crate) fn routes(app: &Arc<App>) -> Router {
     let (router, document) = router().split_for_parts();
     let document = Arc::new(document::text(&document::complete(document)));
+    let router = match app.settings.webhooks.path.as_str() {
+        WebhookSettings::PATH => router,
+        elsewhere => router.route(elsewhere, axum::routing::post(webhooks::worker_complete)),
+    };
     router
         .merge(terminal::routes())
         .merge(ports::routes())

@@ -40,6 +40,13 @@ impl Problem {
         }
     }
 
+    /// Of a call that brings a signature instead of a key.
+    pub(crate) fn unsigned(message: &str) -> Self {
+        let hint = "sign the raw body with the secret that the worker was given: 'X-Webhook-Signature: sha256=HEX', or the \
+            headers of Standard Webhooks";
+        Self { hint: Some(hint.into()), ..Self::unauthenticated(message) }
+    }
+
     pub(crate) fn unacceptable_token(why: &Unacceptable) -> Self {
         Self { hint: Some(why.way_out().into()), of_token: true, ..Self::unauthenticated(&why.to_string()) }
     }

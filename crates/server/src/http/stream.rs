@@ -214,7 +214,9 @@ pub(super) async fn everything(
     } else if let Ok(sandbox) = id.parse() {
         app.sandbox(&caller, sandbox).await?;
     } else {
-        return Err(Fault::new(Kind::Invalid, "expected the id of an exec, a lease, a sandbox or a task").into());
+        return Err(
+            Fault::new(Kind::Invalid, "expected the id of an exec, a lease, a sandbox or a task").into()
+        );
     }
     let start = last_event_id(&headers)?.and_then(|seen| i64::try_from(seen).ok()).unwrap_or(0);
     Ok(follow(&app, caller, Some(id), start, &headers, true))

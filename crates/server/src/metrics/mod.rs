@@ -95,6 +95,11 @@ struct Tokens {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CameTo {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Version {
     version: &'static str,
 }
@@ -126,6 +131,8 @@ pub(crate) struct Metrics {
     task_tokens: Family<Tokens, Counter>,
     task_cost: Family<Agent, Counter<f64, AtomicU64>>,
     requests: Family<Request, Histogram>,
+    webhook_attempts: Family<CameTo, Histogram>,
+    webhook_calls: Family<CameTo, Counter>,
 }
 
 /// Gauges, which are read when somebody asks for them.
@@ -255,6 +262,8 @@ impl Metrics {
             task_tokens: Family::default(),
             task_cost: Family::default(),
             requests: Family::new_with_constructor(histogram),
+            webhook_attempts: Family::new_with_constructor(histogram),
+            webhook_calls: Family::default(),
             registry: Registry::default(),
         };
         let version: Family<Version, Gauge> = Family::default();
@@ -299,6 +308,17 @@ impl Metrics {
             self.task_cost.clone(),
         );
         timed(registry, "http_request", "Requests until their answer begins", &self.requests);
+        timed(
+            registry,
+            "webhook_attempt",
+            "Attempts to deliver a webhook, by what came of it",
+            &self.webhook_attempts,
+        );
+        registry.register(
+            "webhook_calls",
+            "Calls of workers that their task has ended, by what came of it",
+            self.webhook_calls.clone(),
+        );
         registry.register("failures", "What failed, by reason", self.failures.clone());
         registry.register(
             "backend_failures",
@@ -410,6 +430,14 @@ impl Metrics {
         if let Some(cost) = usage.cost_usd.filter(|cost| cost.is_finite() && *cost > 0.0) {
             self.task_cost.get_or_create(&Agent { agent }).inc_by(cost);
         }
+    }
+
+    pub(crate) fn webhook_attempt(&self, outcome: &'static str, took: Duration) {
+        self.webhook_attempts.get_or_create(&CameTo { outcome }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn webhook_call(&self, outcome: &'static str) {
+        self.webhook_calls.get_or_create(&CameTo { outcome }).inc();
     }
 
     pub(crate) fn journal_archived(&self, bytes: u64) {

@@ -3,6 +3,7 @@
 
 pub(crate) mod abandon;
 pub(crate) mod adopt;
+mod deliveries;
 pub(crate) mod keeper;
 mod pool;
 mod retention;
@@ -31,6 +32,7 @@ pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     }
     every(app, "sweep", app.settings.sweep_every, |app| async move { app.sweep().await });
     app.reseal_secrets().await?;
+    app.reseal_webhooks().await?;
     every(app, "secrets", SECRETS_EVERY, |app| async move { app.look_at_secrets().await });
     every(app, "retention", Duration::from_secs(60), |app| async move { retention::forget(&app).await });
     // What is left over when it is dropped is noted by the stop.
@@ -48,6 +50,9 @@ pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     app.tasks.spawn(async move {
         expiry.stopping.clone().run_until_cancelled_owned(expire_leases(expiry)).await;
     });
+    app.store.release_claims(app.node).await?;
+    // What is under way is finished by the stop, or claimed again by the next start.
+    tokio::spawn(app.stopping.clone().run_until_cancelled_owned(deliveries::deliver(Arc::clone(app))));
     let pools = Arc::clone(app);
     app.tasks.spawn(async move {
         pools.stopping.clone().run_until_cancelled_owned(pool::fill(pools)).await;

@@ -13,6 +13,8 @@ const TOGETHER: u32 = 256;
 pub(crate) async fn forget(app: &App) -> Result<(), Fault> {
     let before = earlier(app.now(), app.settings.record_retention);
     let forgotten = app.store.forget_before(before).await? + app.store.forget_events(before).await?;
+    let told = app.store.forget_deliveries(before).await? + app.store.forget_listeners(before).await?;
+    let forgotten = forgotten + told;
     let artifacts = app.store.expired_artifacts(app.now(), TOGETHER).await?;
     for artifact in &artifacts {
         // The bytes first: a row without bytes would promise what is not there any more.

@@ -18,6 +18,7 @@ mod tasks;
 mod tenants;
 mod upgrades;
 mod waiting;
+mod webhooks;
 mod world;
 
 /// A test of each database for each scenario.
@@ -135,4 +136,12 @@ suite! {
         failures_in_a_row_are_told_of_once
         old_tasks_are_forgotten_and_active_ones_never
         tasks_of_another_node_are_its_own;
+    webhooks:
+        an_endpoint_is_registered_changed_and_removed
+        the_end_of_a_task_is_told_to_each_receiver_once
+        a_delivery_is_sent_by_one_server_at_a_time
+        no_tenant_holds_up_the_deliveries_of_another
+        a_delivery_is_tried_again_given_up_and_replayed
+        a_receiver_that_is_gone_is_told_nothing_more
+        deliveries_are_listed_newest_first_and_forgotten_when_they_are_old;
 }

@@ -159,6 +159,7 @@ fn settings(address: SocketAddr, blobs: std::path::PathBuf) -> Settings {
         tokens: None,
         egress: None,
         code: Default::default(),
+        webhooks: Default::default(),
         span_counts: None,
     }
 }

@@ -39,7 +39,6 @@ pub(super) fn settings(args: &Up, context: &Context, listen: SocketAddr) -> Resu
     if let Some(hours) = number("AI_WORKER_TASK_RETENTION_HOURS")? {
         settings.task_retention = Duration::from_secs(u64::from(hours) * 3600);
     }
-    settings.webhook_secrets = context.environment.text("AI_WORKER_WEBHOOK_SECRET").into_iter().collect();
     if settings.enabled {
         settings.program = Some(cubicle_agents::worker::unpack(data_dir)?);
         let data_dir = data_dir.to_owned();
@@ -49,10 +48,7 @@ pub(super) fn settings(args: &Up, context: &Context, listen: SocketAddr) -> Resu
 }
 
 fn agent_of(data_dir: &Path, agent: &str) -> Result<Option<std::path::PathBuf>, Fault> {
-    let directory = data_dir.join("agents").join(agent);
-    let Ok(entries) = std::fs::read_dir(&directory) else { return Ok(None) };
-    let versions = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
-    Ok(versions.max())
+    Ok(cubicle_agents::installed(data_dir, agent).map(|agent| agent.path))
 }
 
 fn is_set(context: &Context, name: &str) -> Result<bool, Fault> {

@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use cubicle_model::egress::{LeaseEgress, Statement};
-use cubicle_model::{Command, ExecSpec, Fault, Kind, Mount, TaskId, hexadecimal};
+use cubicle_model::{Command, ExecSpec, Fault, Kind, Mount};
 use cubicle_store::Task;
 use cubicle_worker::Assignment;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 
 use super::asked::{Options, repository};
 use super::{WORKFLOW, off};
 use crate::app::App;
 use crate::app::execs::{ExecRequest, Program};
 use crate::app::leases::{Gifts, LeaseRequest};
+use crate::webhooks;
 
 /// The base URL under which a worker finds this server's webhook, and nothing else of it.
 pub(crate) const WEBHOOK_BASE: &str = "cubicle";
@@ -110,13 +109,10 @@ impl App {
     /// The exec of a task: `run-task` with everything it is told. The same for the same task, so that it runs once.
     pub(super) fn exec_for(&self, task: &Task) -> Result<ExecRequest, Fault> {
         let options = Options::of(task)?;
-        let settings = &self.settings.workers;
+        let webhooks = &self.settings.webhooks;
         let webhook = self.egress.as_ref().map(|_| {
-            format!(
-                "http://{WEBHOOK_BASE}.egress.internal{}?token={}",
-                settings.webhook_path,
-                self.worker_token(task.id)
-            )
+            let address = format!("http://{WEBHOOK_BASE}.egress.internal");
+            webhooks::url(&address, &webhooks.path, &self.settings.link_secret, task.id)
         });
         let assignment = Assignment {
             task_id: task.id,
@@ -135,8 +131,9 @@ impl App {
         };
         let mut env = assignment.variables();
         env.extend(self.access_to_model(&task.model));
-        if let Some(secret) = settings.webhook_secrets.first() {
-            env.insert("WEBHOOK_SECRET".into(), task_secret(secret, task.id));
+        if let Some(secret) = webhooks.secrets.first() {
+            // Its own completion can be signed with it, and no other.
+            env.insert("WEBHOOK_SECRET".into(), webhooks::task_secret(secret, task.id));
         }
         let argv = std::iter::once(format!("{PROGRAM}/run-task")).chain(assignment.arguments()).collect();
         let spec = ExecSpec {
@@ -159,20 +156,4 @@ impl App {
             (provider.key_variable.into(), "set-by-the-gateway".into()),
         ])
     }
-
-    /// What makes a webhook's URL that of one task.
-    pub(crate) fn worker_token(&self, task: TaskId) -> String {
-        hexadecimal(&signed(&self.settings.link_secret, &[b"worker-complete", task.to_string().as_bytes()]))
-    }
-}
-
-/// The only secret that enters a sandbox: with it its own completion can be signed, and no other.
-pub(crate) fn task_secret(webhook_secret: &str, task: TaskId) -> String {
-    hexadecimal(&signed(webhook_secret.as_bytes(), &[task.to_string().as_bytes()]))
-}
-
-fn signed(secret: &[u8], parts: &[&[u8]]) -> Vec<u8> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("any length of key will do");
-    parts.iter().for_each(|part| mac.update(part));
-    mac.finalize().into_bytes().to_vec()
 }
