@@ -120,7 +120,6 @@ impl WorkerSettings {
 
 impl fmt::Debug for WorkerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the secrets.
         f.debug_struct("WorkerSettings")
             .field("enabled", &self.enabled)
             .field("max_concurrent_workers", &self.max_concurrent_workers)

@@ -50,7 +50,7 @@ pub use sandboxes::{NewSandbox, SandboxFilter};
 pub use secrets::{NewSecret, SecretsOfTenant, StoredSecret};
 pub use tasks::{CreatedTask, EndedTask, NewTask, Task, TaskEnd, TaskFilter, TaskPlace};
 pub use webhooks::{
-    Attempt, Claimed, Delivery, DeliveryFilter, Endpoint, EndpointChange, Listener, NewEndpoint, Told,
+    Attempt, Claimed, Delivery, DeliveryFilter, Endpoint, EndpointChange, Heard, Listener, NewEndpoint, Told,
 };
 
 use crate::driver::{Driver, Durability, Outcome};

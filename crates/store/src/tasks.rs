@@ -10,7 +10,9 @@ use cubicle_model::{
 use serde_json::{Value as Json, json};
 
 use crate::sql::{Conditions, Row, Sql, Value, damaged, json as stored, values};
-use crate::{Context, Page, Store, audit, events, locks, not_found, repeat, tenants, webhooks};
+use crate::{
+    Context, Listener, Page, Store, Told, audit, events, locks, not_found, repeat, tenants, webhooks,
+};
 
 /// So many failures in a row, of one agent in one conversation, are told of.
 const FAILING_AFTER: i64 = 3;
@@ -398,7 +400,7 @@ fn create(sql: &mut dyn Sql, context: &Context, new: &NewTask) -> Result<Created
         ],
     )?;
     let task = found(sql, new.id)?;
-    let listener = webhooks::Listener {
+    let listener = Listener {
         task: task.id,
         tenant: task.tenant.clone(),
         conversation: task.conversation_id.clone(),
@@ -514,30 +516,31 @@ fn finish(sql: &mut dyn Sql, context: &Context, id: TaskId, end: &TaskEnd) -> Re
         series.emit(sql, context.now, "worker_failing", &id.to_string(), &data)?;
     }
     series.put_back(sql)?;
-    let told = webhooks::Told {
+    let told = Told {
         tenant: task.tenant.clone(),
         task: id,
         event: task.event,
         event_type: EventType::WorkerCompleted,
         status: task.status.name().into(),
-        body: completion(&task, end).to_string(),
+        body: completion(&task).to_string(),
         notify_url: task.notify_url.clone(),
     };
     webhooks::enqueue(sql, context.now, &told)?;
     Ok(EndedTask { task, just_now: true })
 }
 
-/// What receivers of webhooks are told.
-fn completion(task: &Task, end: &TaskEnd) -> Json {
-    let files = end.output_files.as_array().into_iter().flatten();
+/// What receivers are told.
+fn completion(task: &Task) -> Json {
+    let files = task.output_files.as_ref().and_then(Json::as_array);
+    let names: Vec<&Json> = files.into_iter().flatten().filter_map(|file| file.get("name")).collect();
     json!({
         "event_type": EventType::WorkerCompleted.name(),
         "source": SOURCE,
         "task_id": task.id,
         "status": task.status,
-        "duration_seconds": task.duration_seconds.unwrap_or_default(),
-        "exit_code": end.exit_code,
-        "output_files": files.filter_map(|file| file["name"].as_str()).collect::<Vec<_>>(),
+        "duration_seconds": task.duration_seconds.unwrap_or(0),
+        "exit_code": task.exit_code,
+        "output_files": names,
         "error_message": task.error_message,
     })
 }

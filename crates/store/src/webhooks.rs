@@ -75,6 +75,16 @@ pub struct Told {
     pub notify_url: Option<String>,
 }
 
+/// What a call of a worker came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heard {
+    pub event: EventId,
+    /// As which the task has ended.
+    pub status: String,
+    /// Whether this call was the one that told of it.
+    pub is_new: bool,
+}
+
 const COLUMNS: &str =
     "id, tenant, url, events, description, enabled, sealed, created_by, created_at, updated_at";
 
@@ -190,6 +200,55 @@ impl Store {
                 values![id, &before, &sealed],
             )?;
             Ok(changed > 0)
+        })
+        .await
+    }
+
+    /// Says who waits for a task.
+    pub async fn listen_for_task(&self, now: Timestamp, listener: Listener) -> Result<(), Fault> {
+        self.write_durably(move |sql| listen(sql, now, &listener)).await
+    }
+
+    /// A worker says that its task has ended. The first call counts: whatever comes later gets the same event, and changes
+    /// nothing.
+    pub async fn worker_completed(
+        &self,
+        context: Context,
+        task: TaskId,
+        event_type: EventType,
+        status: String,
+        body: String,
+    ) -> Result<Heard, Fault> {
+        self.write_durably(move |sql| {
+            let whose = "SELECT tenant FROM webhook_listeners WHERE task = ?1";
+            let tenant: Name = sql.row(whose, values![task])?.ok_or_else(|| not_found("task"))?.parsed()?;
+            // Before the listener is read: whoever ends a task holds its tenant, too.
+            let mut series = events::Series::take(sql, &tenant)?;
+            let before = "SELECT event, status FROM webhook_listeners WHERE task = ?1";
+            let mut row = sql.row(before, values![task])?.ok_or_else(|| not_found("task"))?;
+            if let Some(event) = row.optional_parsed()? {
+                return Ok(Heard { event, status: row.text()?, is_new: false });
+            }
+            let event = EventId::from_random(sql.fresh());
+            let about = data!({
+                "event_type": event_type.name(),
+                "source": "kubernetes",
+                "task_id": task,
+                "status": &status,
+            });
+            series.emit_as(sql, event, context.now, event_type.name(), &task.to_string(), &about)?;
+            series.put_back(sql)?;
+            let told = Told {
+                tenant,
+                task,
+                event,
+                event_type,
+                status: status.clone(),
+                body: body.clone(),
+                notify_url: None,
+            };
+            enqueue(sql, context.now, &told)?;
+            Ok(Heard { event, status: status.clone(), is_new: true })
         })
         .await
     }

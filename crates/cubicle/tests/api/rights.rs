@@ -74,8 +74,10 @@ fn users_of_one_tenant_do_not_touch_each_others_sandboxes() {
 /// Every operation of the document, with the ids of another tenant's objects.
 #[test]
 fn no_route_shows_or_touches_an_object_of_another_tenant() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = Server::start_with(&["--pool-size", "2", "--workers"]) else { return };
     let (lease, sandbox) = server.lease(&json!({}));
+    let task = json!({ "task_description": "private-words", "model": "custom", "command": ["true"] });
+    let task = server.post("/api/v1/tasks", &task).ok();
     let exec = server
         .post(
             &format!("/api/v1/sandboxes/{sandbox}/execs"),
@@ -116,6 +118,7 @@ fn no_route_shows_or_touches_an_object_of_another_tenant() {
         ("{context_id}", &exec),
         ("{key_id}", key["key_id"].as_str().expect("an id")),
         ("{artifact_id}", &artifact),
+        ("{task_id}", task["task_id"].as_str().expect("an id")),
         ("{name}", "private-template"),
         ("{id}", one["exec_id"].as_str().expect("an id")),
         ("{port}", "8000"),

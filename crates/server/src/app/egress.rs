@@ -207,11 +207,10 @@ impl App {
 
     /// With the one request to this server that the worker of a task may make.
     fn with_own_webhook(&self, policy: Policy) -> Result<Policy, Fault> {
-        let (at, webhook_path) = (&self.settings.workers.at, &self.settings.webhooks.path);
-        let rule: Policy =
-            format!("allow POST http://{at}{webhook_path} private").parse().map_err(|error| {
-                Fault::new(Kind::Internal, "the way to the own webhook cannot be allowed").because(error)
-            })?;
+        let (at, path) = (self.settings.workers.at, &self.settings.webhooks.path);
+        let rule: Policy = format!("allow POST http://{at}{path} private").parse().map_err(|error| {
+            Fault::new(Kind::Internal, "the way to the own webhook cannot be allowed").because(error)
+        })?;
         Ok(match policy.mode {
             Mode::None => rule,
             Mode::Allowlist | Mode::Open => Policy { rules: [policy.rules, rule.rules].concat(), ..policy },

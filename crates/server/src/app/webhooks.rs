@@ -8,6 +8,7 @@ use cubicle_model::{DeliveryId, EventId, Fault, Kind, Name, Scope, SecretName, W
 use cubicle_store::{
     Actor, Attempt, Context, Delivery, DeliveryFilter, Endpoint, EndpointChange, NewEndpoint, Page,
 };
+use cubicle_worker::Completion;
 use serde_json::json;
 use tracing::info;
 
@@ -281,4 +282,10 @@ fn own_secret(secret: &Secret) -> Result<String, Fault> {
         let text = format!("a secret has {SHORTEST_SECRET} to {LONGEST_SECRET} visible characters");
         Fault::new(Kind::Invalid, text).hint("leave it out, and one is made")
     })
+}
+
+/// What receivers are sent.
+pub(crate) fn body(completion: &Completion) -> Result<String, Fault> {
+    serde_json::to_string(completion)
+        .map_err(|error| Fault::new(Kind::Internal, "a completion has no JSON form").because(error))
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::world::{World, at_once, bits, kind, name, page, user};
 
-pub(crate) fn new(tenant: &str, conversation: &str) -> NewTask {
+fn new(tenant: &str, conversation: &str) -> NewTask {
     NewTask {
         id: TaskId::from_random(bits()),
         tenant: name(tenant),
@@ -32,7 +32,7 @@ pub(crate) fn new(tenant: &str, conversation: &str) -> NewTask {
     }
 }
 
-pub(crate) fn end(status: TaskStatus) -> TaskEnd {
+fn end(status: TaskStatus) -> TaskEnd {
     TaskEnd {
         status,
         exit_code: Some(0),
@@ -44,18 +44,18 @@ pub(crate) fn end(status: TaskStatus) -> TaskEnd {
     }
 }
 
-pub(crate) async fn created(world: &World, new: NewTask) -> Task {
+async fn created(world: &World, new: NewTask) -> Task {
     match world.store.create_task(world.context(), new).await.unwrap() {
         CreatedTask::New(task) => task,
         CreatedTask::Again(task) => panic!("made before: {task:?}"),
     }
 }
 
-pub(crate) async fn submitted(world: &World, most: u64) -> Option<Task> {
+async fn submitted(world: &World, most: u64) -> Option<Task> {
     world.store.submit_next_task(world.context(), most, ExecId::from_random(bits())).await.unwrap()
 }
 
-pub(crate) async fn started(world: &World, id: TaskId) -> Option<Task> {
+async fn started(world: &World, id: TaskId) -> Option<Task> {
     world.store.start_task(world.context(), id, world.now()).await.unwrap()
 }
 

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cubicle_model::webhook::{DeliveryState, EventType, Next};
-use cubicle_model::{DeliveryId, EventId, Kind, NodeId, Quota, TaskId, TaskStatus, WebhookId};
+use cubicle_model::{DeliveryId, Kind, NodeId, Quota, TaskId, WebhookId};
 use cubicle_store::{
-    Attempt, AuditFilter, Claimed, Delivery, DeliveryFilter, EndpointChange, NewEndpoint, NewTask,
+    Attempt, AuditFilter, Claimed, Delivery, DeliveryFilter, EndpointChange, Heard, Listener, NewEndpoint,
 };
 
-use crate::tasks;
 use crate::world::{World, at_once, bits, kind, name, page};
 
 const COMPLETED: EventType = EventType::WorkerCompleted;
@@ -32,29 +31,21 @@ async fn registered(world: &World, tenant: &str, url: &str) -> WebhookId {
     made.unwrap().id
 }
 
-/// What ending a task came to.
-#[derive(Debug)]
-struct Ended {
-    event: EventId,
-    status: TaskStatus,
-    is_new: bool,
-}
-
-/// A task that runs.
 async fn task(world: &World, tenant: &str, notify_url: Option<&str>) -> TaskId {
-    let asked = NewTask {
+    let task = TaskId::from_random(bits());
+    let listener = Listener {
+        task,
+        tenant: name(tenant),
+        conversation: format!("talk of {tenant}"),
         notify_url: notify_url.map(str::to_owned),
-        ..tasks::new(tenant, &format!("talk of {tenant}"))
     };
-    let task = tasks::created(world, asked).await;
-    tasks::submitted(world, 1000).await.unwrap();
-    tasks::started(world, task.id).await.unwrap();
-    task.id
+    world.store.listen_for_task(world.now(), listener).await.unwrap();
+    task
 }
 
-async fn completed(world: &World, task: TaskId, status: TaskStatus) -> Ended {
-    let ended = world.store.finish_task(world.context(), task, tasks::end(status)).await.unwrap();
-    Ended { event: ended.task.event, status: ended.task.status, is_new: ended.just_now }
+async fn completed(world: &World, task: TaskId, status: &str) -> Heard {
+    let body = format!("{{\"task_id\": \"{task}\"}}");
+    world.store.worker_completed(world.context(), task, COMPLETED, status.into(), body).await.unwrap()
 }
 
 async fn all(world: &World, tenant: &str) -> Vec<Delivery> {
@@ -135,18 +126,21 @@ pub(crate) async fn the_end_of_a_task_is_told_to_each_receiver_once(world: World
     registered(&world, "other", "https://other.example/").await;
 
     let ended = task(&world, "acme", Some("https://asked.example/")).await;
-    let raced = (0..8).map(|_| {
+    let again = TaskId::from_random(bits());
+    let unknown = store.worker_completed(world.context(), again, COMPLETED, "x".into(), "{}".into()).await;
+    assert_eq!(kind(unknown), Kind::NotFound);
+    let raced = (0..8).map(|number| {
         let (store, context) = (store.clone(), world.context());
         async move {
-            let ended = store.finish_task(context, ended, tasks::end(TaskStatus::Success)).await.unwrap();
-            Ended { event: ended.task.event, status: ended.task.status, is_new: ended.just_now }
+            let body = format!("{{\"number\": {number}}}");
+            store.worker_completed(context, ended, COMPLETED, "success".into(), body).await.unwrap()
         }
     });
     let heard = at_once(raced).await;
     assert_eq!(heard.iter().filter(|heard| heard.is_new).count(), 1, "{heard:?}");
     assert_eq!(heard.iter().map(|heard| heard.event).collect::<BTreeSet<_>>().len(), 1, "{heard:?}");
-    let late = completed(&world, ended, TaskStatus::Failed).await;
-    assert_eq!((late.event, late.status, late.is_new), (heard[0].event, TaskStatus::Success, false));
+    let late = completed(&world, ended, "failed").await;
+    assert_eq!((late.event, late.status.as_str(), late.is_new), (heard[0].event, "success", false));
 
     let told = all(&world, "acme").await;
     let targets: BTreeSet<_> = told.iter().map(|one| (one.endpoint, one.url.as_str())).collect();
@@ -166,26 +160,23 @@ pub(crate) async fn the_end_of_a_task_is_told_to_each_receiver_once(world: World
     }
     assert!(all(&world, "other").await.is_empty());
     let events = store.events(name("acme"), Some(ended.to_string()), 0, 10).await.unwrap();
-    let told: Vec<_> = events.iter().filter(|event| event.kind == "worker_completed").collect();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].id, late.event);
-    let about = |key: &str| told[0].data[key].clone();
-    assert_eq!((about("source"), about("status")), ("kubernetes".into(), "success".into()));
-    assert_eq!(
-        (about("event_type"), about("task_id")),
-        ("worker_completed".into(), ended.to_string().into())
-    );
+    assert_eq!(events.len(), 1);
+    assert_eq!((events[0].id, events[0].kind.as_str()), (late.event, "worker_completed"));
+    let about = serde_json::json!({
+        "event_type": "worker_completed", "source": "kubernetes", "task_id": ended, "status": "success",
+    });
+    assert_eq!(events[0].data, about);
 
     // An address that is registered is told as what it is registered for.
     let same = task(&world, "acme", Some("https://b.example/")).await;
-    completed(&world, same, TaskStatus::Failed).await;
+    completed(&world, same, "failed").await;
     assert_eq!(all(&world, "acme").await.len(), 3 + 2);
 }
 
 pub(crate) async fn a_delivery_is_sent_by_one_server_at_a_time(world: World) {
     for _ in 0..20 {
         let ended = task(&world, "acme", Some("https://a.example/")).await;
-        completed(&world, ended, TaskStatus::Success).await;
+        completed(&world, ended, "success").await;
     }
     let raced = (0..8).map(|_| {
         let (store, now, node) = (world.store.clone(), world.now(), NodeId::from_random(bits()));
@@ -226,7 +217,7 @@ pub(crate) async fn no_tenant_holds_up_the_deliveries_of_another(world: World) {
     world.tenant("other", Quota::default(), 1).await;
     for tenant in ["acme", "acme", "acme", "acme", "other"] {
         let ended = task(&world, tenant, Some("https://a.example/")).await;
-        completed(&world, ended, TaskStatus::Success).await;
+        completed(&world, ended, "success").await;
         world.pass(1);
     }
     let claim = async |most| {
@@ -242,7 +233,7 @@ pub(crate) async fn a_delivery_is_tried_again_given_up_and_replayed(world: World
     let World { store, .. } = &world;
     let to = registered(&world, "acme", "https://a.example/").await;
     let ended = task(&world, "acme", None).await;
-    completed(&world, ended, TaskStatus::Success).await;
+    completed(&world, ended, "success").await;
     let pause = Duration::from_secs(60);
     let mut claimed = claim(&world).await.pop().unwrap();
     assert_eq!(claimed.endpoint.as_ref().map(|endpoint| endpoint.id), Some(to));
@@ -294,12 +285,12 @@ pub(crate) async fn a_receiver_that_is_gone_is_told_nothing_more(world: World) {
     let World { store, .. } = &world;
     let to = registered(&world, "acme", "https://a.example/").await;
     let ended = task(&world, "acme", None).await;
-    completed(&world, ended, TaskStatus::Success).await;
+    completed(&world, ended, "success").await;
     let claimed = claim(&world).await.pop().unwrap();
     store.note_attempt(world.context(), claimed, answer(&world, 410), Next::Gone).await.unwrap();
     assert!(!store.endpoint(name("acme"), to).await.unwrap().unwrap().enabled);
     let next = task(&world, "acme", None).await;
-    completed(&world, next, TaskStatus::Success).await;
+    completed(&world, next, "success").await;
     assert_eq!(all(&world, "acme").await.len(), 1);
     let disabled = store.events(name("acme"), Some(to.to_string()), 0, 10).await.unwrap();
     assert_eq!(disabled.last().unwrap().kind, "webhook.disabled");
@@ -310,7 +301,7 @@ pub(crate) async fn deliveries_are_listed_newest_first_and_forgotten_when_they_a
     let mut ids = Vec::new();
     for number in 0..5 {
         let ended = task(&world, "acme", Some("https://a.example/")).await;
-        completed(&world, ended, TaskStatus::Success).await;
+        completed(&world, ended, "success").await;
         ids.insert(0, ended.to_string());
         world.pass(i64::from(number % 2));
     }

@@ -115,9 +115,9 @@ impl TaskRequest {
                 "'command' has at most {MOST_ARGUMENTS} words and {LARGEST_COMMAND} bytes, and no NUL"
             ));
         }
-        let longest = settings.max_timeout_minutes;
-        if self.timeout_minutes.is_some_and(|minutes| !(1..=longest).contains(&minutes)) {
-            return invalid(format!("'timeout_minutes' is 1 to {longest}"));
+        let (shortest, longest) = (settings.min_timeout_minutes, settings.max_timeout_minutes);
+        if self.timeout_minutes.is_some_and(|minutes| !(shortest..=longest).contains(&minutes)) {
+            return invalid(format!("'timeout_minutes' is {shortest} to {longest}"));
         }
         if self.context_files.len() > MOST_CONTEXT_FILES {
             return invalid(format!("a task has at most {MOST_CONTEXT_FILES} context files"));

@@ -109,9 +109,10 @@ impl App {
     /// The exec of a task: `run-task` with everything it is told. The same for the same task, so that it runs once.
     pub(super) fn exec_for(&self, task: &Task) -> Result<ExecRequest, Fault> {
         let options = Options::of(task)?;
+        let webhooks = &self.settings.webhooks;
         let webhook = self.egress.as_ref().map(|_| {
             let address = format!("http://{WEBHOOK_BASE}.egress.internal");
-            webhooks::url(&address, &self.settings.webhooks.path, &self.settings.link_secret, task.id)
+            webhooks::url(&address, &webhooks.path, &self.settings.link_secret, task.id)
         });
         let assignment = Assignment {
             task_id: task.id,
@@ -130,7 +131,8 @@ impl App {
         };
         let mut env = assignment.variables();
         env.extend(self.access_to_model(&task.model));
-        if let Some(secret) = self.settings.webhooks.secrets.first() {
+        if let Some(secret) = webhooks.secrets.first() {
+            // Its own completion can be signed with it, and no other.
             env.insert("WEBHOOK_SECRET".into(), webhooks::task_secret(secret, task.id));
         }
         let argv = std::iter::once(format!("{PROGRAM}/run-task")).chain(assignment.arguments()).collect();

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cubicle_model::task::TaskStatus;
+use cubicle_model::webhook::EventType;
 use cubicle_model::{EventId, Fault, Kind, Name, Scope, TaskId};
 use cubicle_store::{CreatedTask, EndedTask, NewTask, Page, Task, TaskFilter};
 use cubicle_worker::Completion;
@@ -253,18 +254,41 @@ impl App {
     /// A worker told of its end. Whether that is so is seen from its sandbox; the event of the end has the id that comes back.
     pub(crate) async fn worker_said(&self, id: TaskId, said: Completion) -> Result<EventId, Fault> {
         let status = said.status;
-        let said = serde_json::to_value(&said)
+        let kept = serde_json::to_value(&said)
             .map_err(|error| Fault::new(Kind::Internal, "a completion cannot be written").because(error))?;
-        let task = self.store.worker_said(self.own_context(), id, said).await?;
-        let first = task.said.as_ref().and_then(|said| said["status"].as_str());
-        let as_what = if task.status.has_ended() { Some(task.status.name()) } else { first };
-        match as_what.filter(|known| *known != status.name()) {
-            Some(known) => {
-                let text = format!("{id} has ended as '{known}' before; '{}' changes nothing", status.name());
+        let task = match self.store.worker_said(self.own_context(), id, kept).await {
+            Ok(task) => task,
+            Err(fault) if fault.kind() == Kind::NotFound => return self.ended_elsewhere(id, &said).await,
+            Err(fault) => return Err(fault),
+        };
+        let first = task.said.as_ref().and_then(|said| said.get("status")).and_then(|said| said.as_str());
+        let (before, known) = match task.status.has_ended() {
+            true => ("has ended as", Some(task.status.name())),
+            false => ("was told to be", first),
+        };
+        match known {
+            Some(known) if known != status.name() => {
+                let text = format!("{id} {before} '{known}' before; '{}' changes nothing", status.name());
                 Err(Fault::new(Kind::Conflict, text))
             }
-            None => Ok(task.event),
+            _ => Ok(task.event),
         }
+    }
+
+    /// Nobody here sees the sandbox of such a task: it has ended when its worker says so, and the first word counts.
+    async fn ended_elsewhere(&self, id: TaskId, said: &Completion) -> Result<EventId, Fault> {
+        let (status, body) = (said.status.name(), super::webhooks::body(said)?);
+        let event_type = EventType::WorkerCompleted;
+        let heard =
+            self.store.worker_completed(self.own_context(), id, event_type, status.into(), body).await?;
+        if heard.is_new {
+            self.tell();
+            self.webhooks.wake();
+        } else if heard.status != status {
+            let text = format!("{id} has ended as '{}' before; '{status}' changes nothing", heard.status);
+            return Err(Fault::new(Kind::Conflict, text));
+        }
+        Ok(heard.event)
     }
 
     /// A task has ended in the store.
@@ -274,9 +298,9 @@ impl App {
         }
         let task = &ended.task;
         self.metrics.task_ended(task);
+        self.webhooks.wake();
         self.tell();
         self.workers.something_to_do.notify_one();
-        self.webhooks.wake();
         info!(task = %task.id, status = task.status.name(), error = task.error_message, "task ended");
     }
 }
