@@ -229,8 +229,7 @@ impl Workshop {
             "--requirements",
             &shown(lock),
         ];
-        let run =
-            self.uv.run(install.map(str::to_owned).to_vec(), source, work.path(), self.build_timeout);
+        let run = self.uv.run(install.map(str::to_owned).to_vec(), source, work.path(), self.build_timeout);
         run.await.map(drop).map_err(Trouble::fault)
     }
 
@@ -245,22 +244,8 @@ impl Workshop {
     pub(crate) async fn compile(&self, root: &Path, inside: &str) -> Result<(), Fault> {
         let site = site_packages(root, &self.python).display().to_string();
         let strip = root.display().to_string();
-        let arguments = [
-            "-I",
-            "-S",
-            "-m",
-            "compileall",
-            "-q",
-            "-j",
-            "0",
-            "-x",
-            TESTS,
-            "-s",
-            &strip,
-            "-p",
-            inside,
-            &site,
-        ];
+        let arguments =
+            ["-I", "-S", "-m", "compileall", "-q", "-j", "0", "-x", TESTS, "-s", &strip, "-p", inside, &site];
         let run = Run {
             program: self.python.program.clone(),
             arguments: arguments.map(str::to_owned).to_vec(),

@@ -213,10 +213,8 @@ fn load(path: &Path) -> Option<Part> {
 /// What a part is called by: its contents, which are those that uv makes of the package for this interpreter. Without a
 /// package it is the environment that has none.
 fn key(python: &Interpreter, package: Option<&lock::Locked>) -> String {
-    let contents = (
-        (FORMAT, &python.version, &python.abi, &python.platform, &python.inside, &python.program),
-        package,
-    );
+    let contents =
+        ((FORMAT, &python.version, &python.abi, &python.platform, &python.inside, &python.program), package);
     let text = serde_json::to_vec(&contents).expect("texts and numbers can be written");
     hexadecimal(&Sha256::digest(text))
 }

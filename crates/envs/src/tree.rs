@@ -222,7 +222,8 @@ impl Walk<'_> {
         }
         let mode = if about.mode() & 0o111 == 0 { 0o444 } else { 0o555 };
         let is_sealed = about.mode() & 0o7777 == mode;
-        let is_of_part = self.second_names == SecondNames::OfParts && is_sealed && [0, self.owner].contains(&about.uid());
+        let is_of_part =
+            self.second_names == SecondNames::OfParts && is_sealed && [0, self.owner].contains(&about.uid());
         if about.nlink() != 1 && !is_of_part {
             return Err(Fault::new(
                 Kind::Internal,

@@ -20,7 +20,9 @@ fn inode(path: &Path) -> (u64, u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_package_is_installed_and_compiled_once_for_all_environments() {
-    let Some(site) = Site::new("a_package_is_installed_and_compiled_once_for_all_environments") else { return };
+    let Some(site) = Site::new("a_package_is_installed_and_compiled_once_for_all_environments") else {
+        return;
+    };
     for package in ["alpha", "beta"] {
         module(&site.wheels(), package, "1.0", &[]);
     }
@@ -88,10 +90,13 @@ async fn what_is_evicted_takes_its_packages_along() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn packages_that_bring_the_same_file_are_installed_as_uv_does_it() {
-    let Some(site) = Site::new("packages_that_bring_the_same_file_are_installed_as_uv_does_it") else { return };
+    let Some(site) = Site::new("packages_that_bring_the_same_file_are_installed_as_uv_does_it") else {
+        return;
+    };
     for package in ["alpha", "beta"] {
         let own = format!("{package}/__init__.py");
-        let files = vec![file(&own, "VERSION = '1.0'\n"), file("both/__init__.py", &format!("OF = '{package}'\n"))];
+        let files =
+            vec![file(&own, "VERSION = '1.0'\n"), file("both/__init__.py", &format!("OF = '{package}'\n"))];
         wheel(&site.wheels(), package, "1.0", &[], files);
     }
     let environments = site.open().await;

@@ -28,12 +28,7 @@ impl std::fmt::Debug for Body {
 }
 
 impl Body {
-    pub(super) fn new(
-        guest: Guest,
-        connection: Connection,
-        close: bool,
-        promised: Option<ExecId>,
-    ) -> Self {
+    pub(super) fn new(guest: Guest, connection: Connection, close: bool, promised: Option<ExecId>) -> Self {
         Self { guest, connection: Some(connection), close, promised, skipped: None }
     }
 

@@ -238,12 +238,7 @@ impl Guest {
     }
 
     /// Turns a refusal into its error.
-    async fn judge(
-        &self,
-        head: Head,
-        connection: Connection,
-        beside: Beside,
-    ) -> Result<Answer, ClientError> {
+    async fn judge(&self, head: Head, connection: Connection, beside: Beside) -> Result<Answer, ClientError> {
         let is_success = matches!(head.status, 200..300);
         let promised = if let Beside::Produced(exec) = beside { Some(exec) } else { None };
         // After a refusal nobody wants the second answer, and it must not be taken for that to another request.
