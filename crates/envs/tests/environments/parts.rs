@@ -164,3 +164,44 @@ async fn a_package_that_is_not_what_was_made_is_not_used() {
         assert_eq!((site.trees().len(), site.parts().len(), site.left().len()), (0, 0, 0), "{what}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn environments_that_share_a_package_can_be_made_and_removed_at_once() {
+    let Some(site) = Site::new("environments_that_share_a_package_can_be_made_and_removed_at_once") else {
+        return;
+    };
+    let packages = ["alpha", "beta", "gamma", "delta"];
+    for package in packages {
+        module(&site.wheels(), package, "1.0", &[]);
+    }
+    // As two processes: they have nothing in common but the directory.
+    let both = [site.open().await, site.open().await];
+    for environments in &both {
+        environments.sweep(&Default::default()).await.unwrap();
+    }
+    let mut working = tokio::task::JoinSet::new();
+    for (number, package) in packages.into_iter().enumerate().skip(1) {
+        let environments = both[number % 2].clone();
+        let called = format!("with-{package}");
+        working.spawn(async move {
+            for _ in 0..3 {
+                let made =
+                    environments.ensure(&tenant(), &want_as(&called, &["alpha", package])).await.unwrap();
+                for one in ["alpha", package] {
+                    let file = code(&made.path, &format!("{one}/__init__.py"));
+                    assert_eq!(std::fs::read_to_string(file).unwrap(), "VERSION = '1.0'\n");
+                }
+                drop(made);
+                environments.delete(&tenant(), &name(&called)).await.unwrap();
+                environments.sweep(&Default::default()).await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = working.join_next().await {
+        done.unwrap();
+    }
+    for environments in &both {
+        environments.sweep(&Default::default()).await.unwrap();
+    }
+    assert_eq!((site.trees().len(), site.parts().len(), site.left().len()), (0, 0, 0));
+}
