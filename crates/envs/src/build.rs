@@ -10,14 +10,16 @@ use crate::files::{self, Locked};
 use crate::index::Source;
 use crate::lock::Lock;
 use crate::manifest::{Layout, Manifest, PYTHON, TREE};
+use crate::parts::{self, DoNotFit, Parts};
 use crate::program::{NotRun, Run};
+use crate::tree::{self, SecondNames, Shape};
 use crate::trouble::{Trouble, disk_full};
 use crate::uv::Uv;
 use crate::work::Work;
-use crate::{EnvKey, Interpreter, ServiceUser, modules, tree};
+use crate::{EnvKey, Interpreter, ServiceUser, modules};
 
 /// How often a process looks whether another has finished the same tree.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Directories with tests, as a pattern for the whole path.
 const TESTS: &str = "/site-packages(/.*)?/tests?/";
@@ -81,63 +83,82 @@ impl Workshop {
 
     async fn alone(&self, key: &EnvKey) -> Result<Locked, Fault> {
         let path = self.layout.making(key);
-        let waiting = async {
-            loop {
-                if let Some(alone) = Locked::try_exclusive(&path).map_err(io_fault)? {
-                    return Ok(alone);
-                }
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-        };
-        tokio::time::timeout(self.build_timeout, waiting)
-            .await
-            .unwrap_or_else(|_| Err(Trouble::TimedOut.fault()))
+        self.waited_for(|| Locked::try_exclusive(&path).map_err(io_fault)).await
     }
 
     async fn build(&self, order: &Order<'_>) -> Result<Manifest, Fault> {
+        let built = self.build_of_parts(order).await;
+        if built.is_err() {
+            // What was made for it is nobody's.
+            let layout = self.layout.clone();
+            blocking(move || {
+                parts::sweep(&layout);
+                Ok(())
+            })
+            .await?;
+        }
+        built
+    }
+
+    async fn build_of_parts(&self, order: &Order<'_>) -> Result<Manifest, Fault> {
+        if let Some(parts) = self.parts(order).await?
+            && let Some(manifest) = self.put_together(order, parts).await?
+        {
+            return Ok(manifest);
+        }
+        self.build_whole(order).await
+    }
+
+    /// None where the parts do not make a tree. Nobody else can come into a directory where this happens.
+    async fn put_together(&self, order: &Order<'_>, parts: Parts) -> Result<Option<Manifest>, Fault> {
+        let layout = self.layout.clone();
+        let assembled = blocking(move || {
+            let work = Work::begin(&layout.work(), None).map_err(io_fault)?;
+            let out = work.directory("out", None).map_err(io_fault)?;
+            match parts.assemble(&out.join(TREE))? {
+                Ok(shape) => return Ok(Some((work, out, shape, parts))),
+                Err(DoNotFit::SameFile) => {}
+                Err(DoNotFit::Damaged) => parts.discard(&layout).map_err(io_fault)?,
+            }
+            Ok(None)
+        });
+        let Some((work, out, shape, _parts)) = assembled.await? else { return Ok(None) };
+        self.finish(order, work, out, shape, SecondNames::OfParts).await.map(Some)
+    }
+
+    async fn build_whole(&self, order: &Order<'_>) -> Result<Manifest, Fault> {
         let work = self.begin().await?;
         let out = work.directory("out", self.user).map_err(io_fault)?;
         let root = out.join(TREE);
         let lock = work.path().join("pylock.toml");
         write_for(&lock, &order.lock.text, self.user).map_err(io_fault)?;
-        let (none, text) =
-            (Source::Operator(crate::Indexes::default()), |path: &Path| path.display().to_string());
-        let venv = ["venv", "--relocatable", "--python", &text(&self.python.program), &text(&root)];
-        let run = self.uv.run(venv.map(str::to_owned).to_vec(), &none, work.path(), self.build_timeout);
-        run.await.map_err(Trouble::fault)?;
-        // uv could compile the bytecode too, but with the interpreter of the new environment, which runs what packages want
-        // to have run when an interpreter starts (`.pth`). A link into the cache would lead out of the tree.
+        self.make_bare(&root, &work).await?;
         if !order.lock.packages.is_empty() {
-            let install = [
-                "pip",
-                "install",
-                "--no-build",
-                "--no-deps",
-                "--link-mode",
-                "copy",
-                "--no-compile-bytecode",
-                "--preview-features",
-                "pylock",
-                "--python",
-                &text(&root.join(PYTHON)),
-                "--requirements",
-                &text(&lock),
-            ];
-            let run = self.uv.run(
-                install.map(str::to_owned).to_vec(),
-                order.source,
-                work.path(),
-                self.build_timeout,
-            );
-            run.await.map_err(Trouble::fault)?;
+            self.install(&root, &lock, order.source, &work).await?;
         }
-        self.compile(&root, order.key).await?;
+        self.compile(&root, &order.key.target()).await?;
+        let python = self.python.clone();
+        let sealed = blocking(move || {
+            arrange(&root, &python).map_err(io_fault)?;
+            tree::seal(&root, Path::new(PYTHON))
+        });
+        let shape = sealed.await?;
+        self.finish(order, work, out, shape, SecondNames::None).await
+    }
+
+    /// Gives a sealed tree its manifest and its name.
+    async fn finish(
+        &self,
+        order: &Order<'_>,
+        work: Work,
+        out: PathBuf,
+        shape: Shape,
+        second_names: SecondNames,
+    ) -> Result<Manifest, Fault> {
         let (python, key, tenant) = (self.python.clone(), order.key.clone(), order.tenant.cloned());
         let (locked, packages, now) = (order.lock.packages.clone(), order.lock.pinned(), order.now);
         let (largest, layout) = (self.largest, self.layout.clone());
         blocking(move || {
-            arrange(&root, &python).map_err(io_fault)?;
-            let shape = tree::seal(&root, Path::new(PYTHON))?;
             if shape.bytes > largest {
                 return Err(Fault::new(
                     Kind::Invalid,
@@ -148,7 +169,7 @@ impl Workshop {
                 )
                 .hint("ask for less, or ask the operator to raise sandbox.env_cache.max_disk_usage"));
             }
-            let site = site_packages(&root, &python);
+            let site = site_packages(&out.join(TREE), &python);
             let modules = locked
                 .into_iter()
                 .map(|package| {
@@ -165,6 +186,7 @@ impl Workshop {
                 created_at: now,
                 tenant,
                 shape,
+                second_names,
             };
             hand_over(&out).map_err(io_fault)?;
             manifest.write(&out).map_err(io_fault)?;
@@ -175,6 +197,42 @@ impl Workshop {
         .await
     }
 
+    /// An environment without packages.
+    pub(crate) async fn make_bare(&self, root: &Path, work: &Work) -> Result<(), Fault> {
+        let none = Source::Operator(crate::Indexes::default());
+        let venv = ["venv", "--relocatable", "--python", &shown(&self.python.program), &shown(root)];
+        let run = self.uv.run(venv.map(str::to_owned).to_vec(), &none, work.path(), self.build_timeout);
+        run.await.map(drop).map_err(Trouble::fault)
+    }
+
+    /// uv could compile the bytecode too, but with the interpreter of the new environment, which runs what packages want to
+    /// have run when an interpreter starts (`.pth`). A link into the cache would lead out of the tree.
+    pub(crate) async fn install(
+        &self,
+        root: &Path,
+        lock: &Path,
+        source: &Source,
+        work: &Work,
+    ) -> Result<(), Fault> {
+        let install = [
+            "pip",
+            "install",
+            "--no-build",
+            "--no-deps",
+            "--link-mode",
+            "copy",
+            "--no-compile-bytecode",
+            "--preview-features",
+            "pylock",
+            "--python",
+            &shown(&root.join(PYTHON)),
+            "--requirements",
+            &shown(lock),
+        ];
+        let run = self.uv.run(install.map(str::to_owned).to_vec(), source, work.path(), self.build_timeout);
+        run.await.map(drop).map_err(Trouble::fault)
+    }
+
     pub(crate) async fn begin(&self) -> Result<Work, Fault> {
         let (parent, user) = (self.layout.work(), self.user);
         blocking(move || Work::begin(&parent, user).map_err(io_fault)).await
@@ -183,25 +241,11 @@ impl Workshop {
     /// Compiles with the interpreter itself, isolated and without `site`, so that nothing of the packages is run. Paths
     /// become those of the sandbox. Files that cannot be compiled are those that nobody imports. Tests of packages are left
     /// out: they are most of the code of large packages, and hardly ever run.
-    async fn compile(&self, root: &Path, key: &EnvKey) -> Result<(), Fault> {
+    pub(crate) async fn compile(&self, root: &Path, inside: &str) -> Result<(), Fault> {
         let site = site_packages(root, &self.python).display().to_string();
         let strip = root.display().to_string();
-        let arguments = [
-            "-I",
-            "-S",
-            "-m",
-            "compileall",
-            "-q",
-            "-j",
-            "0",
-            "-x",
-            TESTS,
-            "-s",
-            &strip,
-            "-p",
-            &key.target(),
-            &site,
-        ];
+        let arguments =
+            ["-I", "-S", "-m", "compileall", "-q", "-j", "0", "-x", TESTS, "-s", &strip, "-p", inside, &site];
         let run = Run {
             program: self.python.program.clone(),
             arguments: arguments.map(str::to_owned).to_vec(),
@@ -228,14 +272,18 @@ impl Workshop {
     }
 }
 
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
 pub(crate) fn site_packages(root: &Path, python: &Interpreter) -> PathBuf {
     root.join("lib").join(format!("python{}", python.short_version())).join("site-packages")
 }
 
 /// From here on it is the environment of a sandbox: its interpreter is the one there. Packages of the interpreter itself and
 /// of the user's own directory come last, so that `pip install` inside of a sandbox still adds what is missing.
-fn arrange(root: &Path, python: &Interpreter) -> io::Result<()> {
-    for leftover in [".lock", ".gitignore", "CACHEDIR.TAG"] {
+pub(crate) fn arrange(root: &Path, python: &Interpreter) -> io::Result<()> {
+    for leftover in parts::LEFTOVERS {
         match std::fs::remove_file(root.join(leftover)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -255,7 +303,7 @@ fn arrange(root: &Path, python: &Interpreter) -> io::Result<()> {
 }
 
 /// The directory around the tree becomes ours, and stays writable for that it can be moved.
-fn hand_over(out: &Path) -> io::Result<()> {
+pub(crate) fn hand_over(out: &Path) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::lchown(out, Some(0), Some(0))?;
     }

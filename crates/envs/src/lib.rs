@@ -16,6 +16,7 @@ mod lock;
 mod manifest;
 mod modules;
 mod names;
+mod parts;
 mod prepare;
 mod program;
 mod requirements;

@@ -85,6 +85,18 @@ impl Lock {
         EnvKey::of(&serde_json::to_vec(&contents).expect("texts and numbers can be written"))
     }
 
+    /// A lock for each of the packages alone. None where the text is not as uv writes it.
+    pub(crate) fn apart(&self) -> Option<Vec<Self>> {
+        let mut blocks = self.text.split("[[packages]]\n");
+        let head = blocks.next()?;
+        let alone = |block: &str| Self::parse(&format!("{head}[[packages]]\n{block}")).ok();
+        let mut locks = blocks.map(alone).collect::<Option<Vec<_>>>()?;
+        locks.sort_by(|a, b| a.packages.cmp(&b.packages));
+        let packages: Vec<&Locked> = locks.iter().flat_map(|lock| &lock.packages).collect();
+        let is_whole = packages.iter().copied().eq(&self.packages) && locks.len() == packages.len();
+        is_whole.then_some(locks)
+    }
+
     /// As in `pandas==2.2.0`.
     pub(crate) fn pinned(&self) -> Vec<String> {
         self.packages.iter().map(|package| format!("{}=={}", package.name, package.version)).collect()

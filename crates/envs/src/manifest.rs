@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use cubicle_model::{Name, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::tree::{self, Shape};
+use crate::tree::{self, SecondNames, Shape};
 use crate::{EnvKey, Interpreter, files};
 
 const FORMAT: u32 = 1;
@@ -29,6 +29,8 @@ pub(crate) struct Manifest {
     /// Whose it is, where it must not be shared.
     pub(crate) tenant: Option<Name>,
     pub(crate) shape: Shape,
+    #[serde(default)]
+    pub(crate) second_names: SecondNames,
 }
 
 impl Manifest {
@@ -44,8 +46,8 @@ impl Manifest {
         let text = files::read(&directory.join(FILE), LONGEST).ok()?;
         let manifest: Self = serde_json::from_str(&text).ok()?;
         let named = directory.file_name().and_then(|name| name.to_str()) == Some(manifest.key.as_str());
-        let whole =
-            || tree::shape(&directory.join(TREE), Path::new(PYTHON)).is_ok_and(|now| now == manifest.shape);
+        let shape = || tree::shape(&directory.join(TREE), Path::new(PYTHON), manifest.second_names);
+        let whole = || shape().is_ok_and(|now| now == manifest.shape);
         (manifest.format == FORMAT && named && whole()).then_some(manifest)
     }
 }
@@ -96,6 +98,21 @@ impl Layout {
         self.root.join("holding").join(key.as_str())
     }
 
+    /// Packages that trees have files of.
+    pub(crate) fn parts(&self) -> PathBuf {
+        self.root.join("parts")
+    }
+
+    /// Who makes a part has this lock.
+    pub(crate) fn making_part(&self, key: &str) -> PathBuf {
+        self.root.join("making").join(format!("part-{key}"))
+    }
+
+    /// Who puts a tree together shares this lock, who removes parts has it alone.
+    pub(crate) fn keeping_parts(&self) -> PathBuf {
+        self.root.join("holding").join("parts")
+    }
+
     /// What uv has downloaded.
     pub(crate) fn cache(&self) -> PathBuf {
         self.root.join("cache")
@@ -130,4 +147,4 @@ impl Layout {
 }
 
 const OPEN: [&str; 5] = ["trees", "work", "bin", "wheels", "cache"];
-const CLOSED: [&str; 5] = ["locks", "names", "used", "making", "holding"];
+const CLOSED: [&str; 6] = ["locks", "names", "used", "making", "holding", "parts"];

@@ -1,9 +1,10 @@
 //! A finished tree: what may be in it, who may change it, and what it looked like.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
-use std::path::{Component, Path};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::path::{Component, Path, PathBuf};
 
 use cubicle_model::{Fault, Kind, hexadecimal};
 use serde::{Deserialize, Serialize};
@@ -22,32 +23,157 @@ pub(crate) struct Shape {
     digest: String,
 }
 
+/// Whether files of a tree have names elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SecondNames {
+    /// Whoever can write to the other name could change the environment.
+    #[default]
+    None,
+    /// In parts and in trees that have the same part. All of them were sealed before they got a second name.
+    OfParts,
+}
+
+/// Everything that is in a tree, directories before what is in them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Contents {
+    directories: Vec<String>,
+    /// With mode and length.
+    files: Vec<(String, u32, u64)>,
+    /// With where they lead.
+    links: Vec<(String, String)>,
+}
+
+impl Contents {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
+        let files = self.files.iter().map(|(path, ..)| path.as_str());
+        files.chain(self.links.iter().map(|(path, _)| path.as_str()))
+    }
+
+    pub(crate) fn any_file(&self) -> Option<&str> {
+        self.files.first().map(|(path, ..)| path.as_str())
+    }
+
+    /// Gives the files at `from` a second name at `to`, with directories and links of their own.
+    pub(crate) fn put(&self, from: &Path, to: &Path) -> io::Result<()> {
+        for directory in &self.directories {
+            match fs::create_dir(to.join(directory)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        for (file, ..) in &self.files {
+            fs::hard_link(from.join(file), to.join(file))?;
+        }
+        for (link, target) in &self.links {
+            symlink(target, to.join(link))?;
+        }
+        Ok(())
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.directories.iter().map(|path| format!("d {path}")).collect();
+        lines.extend(self.files.iter().map(|(path, mode, length)| format!("f {path} {mode:o} {length}")));
+        lines.extend(self.links.iter().map(|(path, target)| format!("l {path} {target}")));
+        lines
+    }
+}
+
+/// What a tree looks like that has all of these. None where two of them have the same name for something.
+pub(crate) fn joined(contents: &[&Contents]) -> Option<Expected> {
+    let directories: BTreeSet<&str> =
+        contents.iter().flat_map(|one| one.directories.iter().map(String::as_str)).collect();
+    let mut others = BTreeSet::new();
+    let is_free = |path: &str| !directories.contains(path) && others.insert(path.to_owned());
+    contents.iter().flat_map(|one| one.paths()).all(is_free).then(|| {
+        let all: BTreeSet<String> = contents.iter().flat_map(|one| one.lines()).collect();
+        Expected(digest(all.into_iter().collect()))
+    })
+}
+
+/// What a tree is to look like.
+#[derive(Debug)]
+pub(crate) struct Expected(String);
+
+impl Shape {
+    pub(crate) fn is_of(&self, expected: &Expected) -> bool {
+        self.digest == expected.0
+    }
+}
+
 /// Makes the tree unwritable and readable by everybody, when nothing is in it that leads out of it. `links_out` is the one
 /// link that may: to the interpreter.
 pub(crate) fn seal(root: &Path, links_out: &Path) -> Result<Shape, Fault> {
-    let mut walk = Walk { root, links_out, seal: true, lines: Vec::new(), shape: Shape::default() };
-    walk.directory(root)?;
-    Ok(walk.shape())
+    Ok(walked(root, links_out, Purpose::Seal(&BTreeSet::new()), SecondNames::None)?.0)
+}
+
+/// The same for a part, from which some files are removed first.
+pub(crate) fn seal_part(
+    root: &Path,
+    links_out: &Path,
+    left_out: &BTreeSet<PathBuf>,
+) -> Result<Contents, Fault> {
+    Ok(walked(root, links_out, Purpose::Seal(left_out), SecondNames::None)?.1)
+}
+
+/// The same for a tree that was put together of parts.
+pub(crate) fn seal_joined(root: &Path, links_out: &Path) -> Result<Shape, Fault> {
+    Ok(walked(root, links_out, Purpose::Seal(&BTreeSet::new()), SecondNames::OfParts)?.0)
 }
 
 /// What the tree looks like now.
-pub(crate) fn shape(root: &Path, links_out: &Path) -> Result<Shape, Fault> {
-    let mut walk = Walk { root, links_out, seal: false, lines: Vec::new(), shape: Shape::default() };
+pub(crate) fn shape(root: &Path, links_out: &Path, second_names: SecondNames) -> Result<Shape, Fault> {
+    Ok(walked(root, links_out, Purpose::Look, second_names)?.0)
+}
+
+fn walked(
+    root: &Path,
+    links_out: &Path,
+    purpose: Purpose<'_>,
+    second_names: SecondNames,
+) -> Result<(Shape, Contents), Fault> {
+    let (shape, contents) = (Shape::default(), Contents::default());
+    let owner = rustix::process::geteuid().as_raw();
+    let mut walk = Walk { root, links_out, purpose, second_names, owner, shape, contents };
     walk.directory(root)?;
-    Ok(walk.shape())
+    walk.shape.digest = digest(walk.contents.lines());
+    Ok((walk.shape, walk.contents))
+}
+
+fn digest(mut lines: Vec<String>) -> String {
+    lines.sort();
+    let mut digest = Sha256::new();
+    for line in &lines {
+        digest.update(line.as_bytes());
+        digest.update([0]);
+    }
+    hexadecimal(&digest.finalize())
+}
+
+#[derive(Clone, Copy)]
+enum Purpose<'a> {
+    Look,
+    /// Removes these.
+    Seal(&'a BTreeSet<PathBuf>),
 }
 
 struct Walk<'a> {
     root: &'a Path,
     links_out: &'a Path,
-    seal: bool,
-    lines: Vec<String>,
+    purpose: Purpose<'a>,
+    second_names: SecondNames,
+    owner: u32,
     shape: Shape,
+    contents: Contents,
 }
 
 impl Walk<'_> {
+    fn seals(&self) -> bool {
+        matches!(self.purpose, Purpose::Seal(_))
+    }
+
     fn directory(&mut self, directory: &Path) -> Result<(), Fault> {
-        if self.seal {
+        if self.seals() {
             // From now on the user who made the tree cannot come in any more, or later swap what is in it.
             take_over(directory).map_err(failed)?;
             fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).map_err(failed)?;
@@ -55,7 +181,7 @@ impl Walk<'_> {
         for entry in fs::read_dir(directory).map_err(failed)? {
             self.entry(&entry.map_err(failed)?.path())?;
         }
-        if self.seal {
+        if self.seals() {
             fs::set_permissions(directory, fs::Permissions::from_mode(0o555)).map_err(failed)?;
         }
         Ok(())
@@ -64,13 +190,20 @@ impl Walk<'_> {
     fn entry(&mut self, path: &Path) -> Result<(), Fault> {
         let about = fs::symlink_metadata(path).map_err(failed)?;
         let below = path.strip_prefix(self.root).unwrap_or(path);
+        if let Purpose::Seal(left_out) = self.purpose
+            && !about.is_dir()
+            && left_out.contains(below)
+        {
+            return fs::remove_file(path).map_err(failed);
+        }
         self.shape.files += 1;
         self.shape.bytes += about.blocks() * 512;
         if self.shape.files > MOST_ENTRIES {
             return Err(refused(below, "comes after more files than an environment may have"));
         }
+        let shown = below.display().to_string();
         if about.is_dir() {
-            self.lines.push(format!("d {}", below.display()));
+            self.contents.directories.push(shown);
             return self.directory(path);
         }
         if about.is_symlink() {
@@ -78,43 +211,35 @@ impl Walk<'_> {
             if below != self.links_out && !stays_inside(below, &target) {
                 return Err(refused(below, "is a link that leads out of the environment"));
             }
-            if self.seal {
+            if self.seals() {
                 take_over(path).map_err(failed)?;
             }
-            self.lines.push(format!("l {} {}", below.display(), target.display()));
+            self.contents.links.push((shown, target.display().to_string()));
             return Ok(());
         }
         if !about.is_file() {
             return Err(refused(below, "is neither a file nor a directory"));
         }
-        if about.nlink() != 1 {
-            // Whoever can write to the other name could change the environment.
+        let mode = if about.mode() & 0o111 == 0 { 0o444 } else { 0o555 };
+        let is_sealed = about.mode() & 0o7777 == mode;
+        let is_of_part =
+            self.second_names == SecondNames::OfParts && is_sealed && [0, self.owner].contains(&about.uid());
+        if about.nlink() != 1 && !is_of_part {
             return Err(Fault::new(
                 Kind::Internal,
                 format!("{} has a second name outside of the environment", below.display()),
             ));
         }
-        let mode = if about.mode() & 0o111 == 0 { 0o444 } else { 0o555 };
-        if self.seal {
+        if !self.seals() && !is_sealed {
+            return Err(refused(below, "has other permissions than it was given"));
+        }
+        if self.seals() && !is_of_part {
             take_over(path).map_err(failed)?;
             // A change of the owner clears these bits; a file that this process owned from the beginning may have them.
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
-        } else if about.mode() & 0o7777 != mode {
-            return Err(refused(below, "has other permissions than it was given"));
         }
-        self.lines.push(format!("f {} {mode:o} {}", below.display(), about.len()));
+        self.contents.files.push((shown, mode, about.len()));
         Ok(())
-    }
-
-    fn shape(mut self) -> Shape {
-        self.lines.sort();
-        let mut digest = Sha256::new();
-        for line in &self.lines {
-            digest.update(line.as_bytes());
-            digest.update([0]);
-        }
-        self.shape.digest = hexadecimal(&digest.finalize());
-        self.shape
     }
 }
 
@@ -187,7 +312,7 @@ mod tests {
             (mode("env"), mode("env/lib/a"), mode("env/lib/a/code.py"), mode("env/bin/tool")),
             (0o555, 0o555, 0o444, 0o555)
         );
-        assert_eq!(made, shape(&directory.path().join("env"), Path::new(PYTHON)).unwrap());
+        assert_eq!(made, shape(&directory.path().join("env"), Path::new(PYTHON), SecondNames::None).unwrap());
         open_again(&directory);
     }
 
@@ -214,7 +339,7 @@ mod tests {
             if root.join("lib/a/more.py").exists() {
                 fs::set_permissions(root.join("lib/a/more.py"), fs::Permissions::from_mode(0o444)).unwrap();
             }
-            assert!(shape(&root, Path::new(PYTHON)).map_or(true, |now| now != made));
+            assert!(shape(&root, Path::new(PYTHON), SecondNames::None).map_or(true, |now| now != made));
             open_again(&directory);
         }
     }

@@ -10,6 +10,7 @@ pub mod file_identity;
 pub mod forbidden;
 pub mod lock;
 pub mod loopback;
+pub mod memory;
 pub mod mount;
 pub mod seccomp;
 pub mod signal;

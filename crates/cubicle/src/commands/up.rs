@@ -149,6 +149,7 @@ pub(crate) async fn up(args: &Up, context: &Context) -> Result<Ending, Fault> {
     )
     .await?;
     keep_time(&clock);
+    forget_the_start();
     let mut signals = Signals::catch()?;
     let server = Server::start(store, Arc::new(backend), home.node, settings, surroundings).await?;
     home.note_address(listen)?;
@@ -235,6 +236,17 @@ fn start_traces(
 fn note(line: &str) {
     // Nobody may be there to read it.
     let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+/// When the server has started and filled its pool, most of the program is not needed any more. Ends by itself.
+fn forget_the_start() {
+    tokio::spawn(async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let released = tokio::task::spawn_blocking(cubicle_sys::memory::release_program).await;
+        if let Ok(Err(error)) = released {
+            tracing::debug!(%error, "pages that only the start needed stay");
+        }
+    });
 }
 
 /// Ends with the process, which keeps the time once more.

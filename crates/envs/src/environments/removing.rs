@@ -12,7 +12,7 @@ use super::held::Tree;
 use super::state::lock;
 use crate::build::{blocking, discard, io_fault};
 use crate::files::{self, Locked};
-use crate::{Candidate, EnvKey, evict, work};
+use crate::{Candidate, EnvKey, evict, parts, work};
 
 impl Environments {
     /// Takes the name from the tenant. The tree goes with it when nobody else has or uses it, and otherwise some day.
@@ -27,6 +27,7 @@ impl Environments {
             let is_last = !lock(&own.state).names.mention(&named.key);
             if is_last {
                 own.remove(&named.key)?;
+                parts::sweep(&own.layout);
             }
             Ok(())
         })
@@ -41,7 +42,10 @@ impl Environments {
         let gone = blocking(move || {
             work::sweep(&own.layout.work());
             own.keep_times();
-            Ok(own.evict())
+            let gone = own.evict();
+            // Those of a maker that died, too.
+            parts::sweep(&own.layout);
+            Ok(gone)
         })
         .await?;
         self.trim_cache().await;
@@ -72,6 +76,9 @@ impl Environments {
             })
             .collect();
         self.counts.evictions.fetch_add(gone.len() as u64, Ordering::Relaxed);
+        if !gone.is_empty() {
+            parts::sweep(&self.layout);
+        }
         gone
     }
 

@@ -13,7 +13,7 @@ use crate::build::discard;
 use crate::manifest::{Layout, Manifest};
 use crate::names::Names;
 use crate::resolve::{Answer, Question};
-use crate::{EnvKey, files, work};
+use crate::{EnvKey, files, parts, work};
 
 /// What is known without looking at the disk.
 #[derive(Debug)]
@@ -59,6 +59,7 @@ impl State {
                 }
             }
         }
+        parts::sweep(layout);
         let mut answers = HashMap::new();
         for answer in Answer::load_all(&layout.locks()) {
             if is_fresh(answer.made_at, now, lock_ttl) || trees.contains_key(&answer.key) {

@@ -136,7 +136,7 @@ async fn an_environment_that_is_larger_than_all_may_be_is_refused() {
     let environments = Environments::open(settings).await.unwrap();
     let fault = environments.ensure(&tenant(), &want(&["alpha"])).await.unwrap_err();
     assert_eq!(fault.kind(), Kind::Invalid, "{fault}");
-    assert!(site.trees().is_empty() && site.left().is_empty());
+    assert!(site.trees().is_empty() && site.left().is_empty() && site.parts().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,6 +156,7 @@ async fn a_full_disk_is_said_and_nothing_half_made_is_left() {
     assert_eq!(fault.kind(), Kind::Unavailable, "{fault} {fault:?}");
     assert!(fault.message().contains("disk is full"), "{fault}");
     assert!(site.trees().is_empty() && site.left().is_empty(), "{:?}", site.left());
+    assert!(site.parts().is_empty(), "{:?}", site.parts());
     // Nothing that was downloaded for it stands in the way of a smaller one.
     environments.ensure(&tenant(), &want(&["beta"])).await.unwrap();
     drop(environments);

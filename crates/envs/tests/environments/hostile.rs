@@ -176,6 +176,7 @@ async fn the_user_who_runs_uv_cannot_change_a_finished_environment() {
         format!("mkdir {}/trees/x", site.root().display()),
         format!("ls {}/names", site.root().display()),
         format!("ls {}/locks", site.root().display()),
+        format!("ls {}/parts", site.root().display()),
     ] {
         assert!(!attempt(&script), "{script}");
     }

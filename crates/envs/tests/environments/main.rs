@@ -7,6 +7,7 @@ mod hostile;
 mod index;
 mod keeping;
 mod making;
+mod parts;
 mod processes;
 mod site;
 mod sources;

@@ -105,6 +105,7 @@ async fn a_maker_that_is_killed_leaves_nothing_that_is_ever_used() {
         let environments = site.open().await;
         assert!(site.trees().is_empty() && site.left().is_empty(), "killed at {stop}: {:?}", site.left());
         assert!(environments.list(&tenant()).is_empty(), "killed at {stop}");
+        assert!(site.parts().is_empty(), "killed at {stop}: {:?}", site.parts());
         std::fs::remove_file(&reached).unwrap();
     }
     site.wrap("");

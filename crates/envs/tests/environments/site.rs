@@ -116,6 +116,11 @@ impl Site {
         entries(&self.root().join("trees"))
     }
 
+    /// Packages that trees have files of.
+    pub(crate) fn parts(&self) -> Vec<PathBuf> {
+        entries(&self.root().join("parts"))
+    }
+
     /// What is being made, or was left.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         entries(&self.root().join("work"))

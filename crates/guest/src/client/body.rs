@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use cubicle_model::ExecId;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::Guest;
@@ -15,6 +16,8 @@ pub struct Body {
     /// Taken when the body has ended.
     connection: Option<Connection>,
     close: bool,
+    /// The execute of which one more answer comes behind this one.
+    promised: Option<ExecId>,
     skipped: Option<u64>,
 }
 
@@ -25,8 +28,8 @@ impl std::fmt::Debug for Body {
 }
 
 impl Body {
-    pub(super) fn new(guest: Guest, connection: Connection, close: bool) -> Self {
-        Self { guest, connection: Some(connection), close, skipped: None }
+    pub(super) fn new(guest: Guest, connection: Connection, close: bool, promised: Option<ExecId>) -> Self {
+        Self { guest, connection: Some(connection), close, promised, skipped: None }
     }
 
     /// The next bytes; none when the body has ended.
@@ -119,8 +122,10 @@ impl Body {
     fn finish(&mut self) {
         let Some(connection) = self.connection.take() else { return };
         self.skipped = connection.incoming.skipped();
-        if !self.close {
-            self.guest.keep(connection);
+        match (self.close, self.promised) {
+            (true, _) => {}
+            (false, Some(exec)) => self.guest.keep_promise(exec, connection),
+            (false, None) => self.guest.keep(connection),
         }
     }
 }

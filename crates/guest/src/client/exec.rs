@@ -6,7 +6,7 @@ use cubicle_model::{ExecId, ExecSpec, Exit, TtySize};
 
 use super::body::Body;
 use super::error::ClientError;
-use super::{Guest, PATIENCE, Repeat, json, request};
+use super::{Beside, Guest, PATIENCE, Repeat, json, request};
 use crate::journal::record::{self, Kind};
 use crate::wire::context::CellEvent;
 use crate::wire::{
@@ -278,7 +278,17 @@ impl Guest {
     }
 
     pub(super) async fn stream(&self, exec_id: ExecId, request: &[u8]) -> Result<ExecStream, ClientError> {
-        let answer = tokio::time::timeout(PATIENCE, self.request(request, Repeat::Safe)).await;
+        self.stream_beside(exec_id, request, Beside::Nothing).await
+    }
+
+    pub(super) async fn stream_beside(
+        &self,
+        exec_id: ExecId,
+        request: &[u8],
+        beside: Beside,
+    ) -> Result<ExecStream, ClientError> {
+        let asked = self.request_with(request, Repeat::Safe, beside);
+        let answer = tokio::time::timeout(PATIENCE, asked).await;
         let body = answer.unwrap_or_else(|_| Err(ClientError::too_late()))?.body;
         Ok(ExecStream { exec_id, records: Records::new(body) })
     }

@@ -6,7 +6,7 @@ use cubicle_model::ExecId;
 
 use super::error::ClientError;
 use super::exec::{ACCEPT_RECORDS, to_json};
-use super::{ExecStream, Guest, LONGEST_ANSWER, Repeat, json, request};
+use super::{Beside, ExecStream, Guest, LONGEST_ANSWER, PATIENCE, Repeat, json, request};
 use crate::wire::execute::{
     CreateEnvironment, Environment, EnvironmentList, Execute, Executed, Produced, WarmRequest, Warmed,
 };
@@ -21,10 +21,13 @@ impl Guest {
         self.stream(exec_id, &request("POST /execute", &ACCEPT_RECORDS, &body)).await
     }
 
-    /// The same for whoever waits for its end, as `exec_to_its_end`.
+    /// The same for whoever waits for its end, as `exec_to_its_end`, and then asks what it made: the question goes along,
+    /// so that its answer comes right behind the last record.
     pub async fn execute_to_its_end(&self, what: &Execute) -> Result<ExecStream, ClientError> {
         let (exec_id, body) = self.execute_body(what)?;
-        self.stream(exec_id, &request("POST /execute?hold_ms=50", &ACCEPT_RECORDS, &body)).await
+        let mut both = request("POST /execute?hold_ms=50", &ACCEPT_RECORDS, &body);
+        both.extend_from_slice(&request(&produced_by(exec_id), &[], b""));
+        self.stream_beside(exec_id, &both, Beside::Produced(exec_id)).await
     }
 
     /// Runs code to its end and takes the answer that the sandbox gives.
@@ -37,7 +40,15 @@ impl Guest {
 
     /// What is new or changed since an execute began.
     pub async fn produced(&self, exec_id: ExecId) -> Result<Produced, ClientError> {
-        self.call_json(&format!("GET /exec/{exec_id}/produced"), b"", Repeat::Safe).await
+        let promised = async {
+            let answer = self.promised_answer(exec_id).await?;
+            answer.body.collect(LONGEST_ANSWER).await.ok()
+        };
+        match tokio::time::timeout(PATIENCE, promised).await {
+            Ok(Some(answer)) => json(&answer),
+            // The connection broke, or the records were read on another one.
+            _ => self.call_json(&produced_by(exec_id), b"", Repeat::Safe).await,
+        }
     }
 
     pub async fn envs(&self) -> Result<Vec<Environment>, ClientError> {
@@ -76,6 +87,10 @@ impl Guest {
         let exec_id = what.exec_id.unwrap_or_else(|| self.random_exec_id());
         Ok((exec_id, with_id(to_json(what)?, what.exec_id, exec_id)))
     }
+}
+
+fn produced_by(exec_id: ExecId) -> String {
+    format!("GET /exec/{exec_id}/produced")
 }
 
 /// Output of both streams twice, quoted, and the files that are in the answer itself.

@@ -12,7 +12,7 @@ use super::body::Body;
 use super::connection::is_closed;
 use super::error::ClientError;
 use super::quiet::QuietStream;
-use super::{Answer, Guest, LONGEST_ANSWER, Repeat, head, json, request};
+use super::{Answer, Beside, Guest, LONGEST_ANSWER, Repeat, head, json, request};
 
 /// What is sent in one piece of a stream.
 const PIECE: usize = 256 * 1024;
@@ -294,7 +294,7 @@ impl Guest {
             }
         }
         let head = connection.head(&self.0.identity, false).await?;
-        self.judge(head, connection).await
+        self.judge(head, connection, Beside::Nothing).await
     }
 }
 

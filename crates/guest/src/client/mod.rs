@@ -64,6 +64,8 @@ struct Shared {
     identity: Identity,
     random: Random,
     idle: Mutex<Vec<Connection>>,
+    /// Connections on which one more answer comes: what an execute that has ended made.
+    promised: Mutex<Vec<(ExecId, Connection)>>,
 }
 
 impl fmt::Debug for Guest {
@@ -85,6 +87,8 @@ enum Repeat {
 enum Beside {
     Nothing,
     Descriptors,
+    /// The answer to a second request that was sent along: what this execute made.
+    Produced(ExecId),
 }
 
 /// An answer whose body is still on its connection.
@@ -106,6 +110,7 @@ impl Guest {
             identity: Identity { sandbox, key },
             random: Box::new(random),
             idle: Mutex::new(Vec::new()),
+            promised: Mutex::new(Vec::new()),
         }))
     }
 
@@ -116,6 +121,7 @@ impl Guest {
     /// Closes the connections that no request uses.
     pub fn close_idle(&self) {
         self.idle().clear();
+        self.promised().clear();
     }
 
     fn random_exec_id(&self) -> ExecId {
@@ -127,6 +133,10 @@ impl Guest {
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         // A list of connections is whole whatever happened to whoever held it.
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn promised(&self) -> std::sync::MutexGuard<'_, Vec<(ExecId, Connection)>> {
+        self.0.promised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection for one request: an idle one that lives, or a new one.
@@ -163,6 +173,26 @@ impl Guest {
         if idle.len() < MOST_IDLE {
             idle.push(connection);
         }
+    }
+
+    /// Keeps a connection whose last answer was read to its end and on which one more comes. Those that nobody asks for go.
+    fn keep_promise(&self, exec: ExecId, connection: Connection) {
+        let mut promised = self.promised();
+        if promised.len() >= MOST_IDLE {
+            promised.remove(0);
+        }
+        promised.push((exec, connection));
+    }
+
+    /// Takes the answer that was asked for together with an execute. None where there is none to be had.
+    async fn promised_answer(&self, exec: ExecId) -> Option<Answer> {
+        let mut connection = {
+            let mut promised = self.promised();
+            let at = promised.iter().position(|(promised, _)| *promised == exec)?;
+            promised.remove(at).1
+        };
+        let head = connection.head(&self.0.identity, false).await.ok()?;
+        self.judge(head, connection, Beside::Nothing).await.ok()
     }
 
     /// Sends a request and reads the head of its answer. A status that is no success is an error.
@@ -202,15 +232,19 @@ impl Guest {
             connection.head(&self.0.identity, false).await
         };
         match exchange.await {
-            Ok(head) => self.judge(head, connection).await.map_err(Unanswered::after_answer),
+            Ok(head) => self.judge(head, connection, beside).await.map_err(Unanswered::after_answer),
             Err(error) => Err(Unanswered { error, nothing_came: connection.incoming.is_idle() }),
         }
     }
 
     /// Turns a refusal into its error.
-    async fn judge(&self, head: Head, connection: Connection) -> Result<Answer, ClientError> {
-        let body = Body::new(self.clone(), connection, head.close);
-        if matches!(head.status, 200..300) {
+    async fn judge(&self, head: Head, connection: Connection, beside: Beside) -> Result<Answer, ClientError> {
+        let is_success = matches!(head.status, 200..300);
+        let promised = if let Beside::Produced(exec) = beside { Some(exec) } else { None };
+        // After a refusal nobody wants the second answer, and it must not be taken for that to another request.
+        let close = head.close || (promised.is_some() && !is_success);
+        let body = Body::new(self.clone(), connection, close, promised);
+        if is_success {
             return Ok(Answer { head, body });
         }
         let status = head.status;

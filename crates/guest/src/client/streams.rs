@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::error::ClientError;
 use super::exec::to_json;
 use super::quiet::QuietStream;
-use super::{Guest, PATIENCE, Repeat, head, json, request};
+use super::{Beside, Guest, PATIENCE, Repeat, head, json, request};
 use crate::wire::{BindRequest, DeadlineRequest, Health, OpenRequest, Opened};
 
 /// The line that a guest-opened stream begins with.
@@ -149,7 +149,7 @@ impl Guest {
             if head.status == 101 {
                 return Ok(Tunnel::new(connection));
             }
-            self.judge(head, connection).await?;
+            self.judge(head, connection, Beside::Nothing).await?;
             Err(ClientError::Protocol("the connection was not upgraded"))
         };
         tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(ClientError::too_late()))

@@ -92,6 +92,9 @@ pub(super) enum Sent {
     Blocked,
 }
 
+/// More than this goes out at once.
+const ANSWERED_TOGETHER: usize = 16 * 1024;
+
 impl Connection {
     pub(super) fn new(fd: OwnedFd, phase: Phase, inbox: Vec<u8>) -> Self {
         Self {
@@ -119,6 +122,12 @@ impl Connection {
 
     pub(super) fn outbox(&mut self) -> &mut Vec<u8> {
         &mut self.outbox
+    }
+
+    /// Whether the end of an answer may wait a moment for the next one, so that both go out together and wake their reader
+    /// once: little is to be sent, and a question about an exec has come already.
+    pub(super) fn may_answer_together(&self) -> bool {
+        self.inbox.starts_with(b"GET /exec/") && self.outbox.len() <= ANSWERED_TOGETHER && !self.read_closed
     }
 
     /// What could not be sent yet, for whoever goes on with the connection.

@@ -155,6 +155,13 @@ impl Server {
                     Ok(Pumped::Finished { keep_alive }) => {
                         connection.closing = !keep_alive;
                         connection.phase = Phase::Idle;
+                        if keep_alive && connection.may_answer_together() {
+                            match self.step(key, connection) {
+                                Step::Again(went_on) | Step::Wait(went_on) => connection = went_on,
+                                Step::Gone => return After::Gone,
+                            }
+                            continue;
+                        }
                     }
                     Ok(pumped) => {
                         self.has_more |= pumped == Pumped::More;

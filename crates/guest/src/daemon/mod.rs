@@ -42,7 +42,7 @@ use std::path::PathBuf;
 
 use cubicle_model::SandboxId;
 use cubicle_sys::spawn::{Ids, Permit};
-use cubicle_sys::{lock, signal};
+use cubicle_sys::{lock, memory, signal};
 use rustix::process::DumpableBehavior;
 use serde_json::Value;
 
@@ -142,6 +142,8 @@ impl Daemon {
 
     /// Goes on until the sandbox ends, and the process with it.
     pub fn serve(mut self) -> ! {
+        // Making a sandbox goes deeper than waiting in it, and there may be thousands that wait.
+        memory::release_unused_stack();
         fail(&self.0.run())
     }
 }

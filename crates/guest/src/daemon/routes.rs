@@ -58,9 +58,7 @@ impl Server {
                 let checked = execute::check::parse(body)?;
                 self.begin_execute(connection, head.clone(), checked)
             }
-            ("GET", ["exec", id, "produced"]) => {
-                self.produced_by(head, self.find_exec(id)?).map(Answer::Worker)
-            }
+            ("GET", ["exec", id, "produced"]) => self.produced_by(head, self.find_exec(id)?),
             ("GET", ["envs"]) => Ok(self.list_environments()),
             ("POST", ["envs"]) => self.create_environment(parse(body)?, head.keep_alive),
             ("PUT", ["envs", name]) => self.attach_environment(name, parse(body)?),

@@ -176,8 +176,10 @@ impl Stream {
             connection.outbox().extend_from_slice(http::CHUNK_END);
         }
         connection.outbox().extend_from_slice(http::LAST_CHUNK);
-        // What the socket does not take now goes out by itself.
-        connection.flush()?;
+        if !connection.may_answer_together() {
+            // What the socket does not take now goes out by itself.
+            connection.flush()?;
+        }
         Ok(Pumped::Finished { keep_alive: self.keep_alive })
     }
 

@@ -525,6 +525,39 @@ async fn a_sandbox_is_given_secrets_that_are_in_no_record() {
 }
 
 #[tokio::test]
+async fn what_code_made_is_asked_along_with_it_and_no_answer_is_taken_for_another() {
+    let sandbox = Sandbox::start().await;
+    let guest = &sandbox.guest;
+    let place = sandbox.file("");
+    for round in 0..12 {
+        let makes = round % 3 != 0;
+        let code = if makes { format!("open('made-{round}', 'w').write('x')") } else { "print(1)".into() };
+        let what = Execute {
+            code,
+            cwd: Some(place.display().to_string()),
+            env: BTreeMap::from([("OUTPUT_DIR".into(), place.join("output").display().to_string())]),
+            ..Execute::default()
+        };
+        let refused = Execute { language: Some("cobol".into()), ..what.clone() };
+        let refused = guest.execute_to_its_end(&refused).await.unwrap_err();
+        assert_eq!(refused.code(), Some("language_unknown"), "{round}");
+        let stream = guest.execute_to_its_end(&what).await.unwrap();
+        let id = stream.exec_id();
+        let outcome = guest.gather(stream, OutputLimits::default()).await.unwrap();
+        assert_eq!(outcome.exit, Exit::Code(0), "{round}");
+        // Whatever is asked in between has answers of its own.
+        assert_eq!(guest.exec_status(id).await.unwrap().exec_id, id, "{round}");
+        assert_eq!(sandbox.run("printf same").await.stdout, b"same", "{round}");
+        // Nobody has to ask, and who asks again is told again.
+        for _ in 0..round % 4 {
+            let made: Vec<String> = guest.produced(id).await.unwrap().files_produced.into_keys().collect();
+            let expected: Vec<String> = makes.then(|| format!("made-{round}")).into_iter().collect();
+            assert_eq!(made, expected, "{round}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn code_is_executed_followed_and_asked_what_it_made() {
     let sandbox = Sandbox::start().await;
     let guest = &sandbox.guest;

@@ -23,13 +23,13 @@ use super::files::produced::{self, Found, Scope};
 use super::files::stage::{self, Fingerprint, Staged, Staging};
 use super::http::{Body, Head, Refusal};
 use super::launch::Beside;
-use super::routes::Answer;
+use super::routes::{Answer, to_value};
 use super::server::Server;
 use super::spec::CheckedSpec;
 use super::workers::Task;
 use super::zygotes::WarmStart;
 use crate::wire;
-use crate::wire::execute::EnvUsed;
+use crate::wire::execute::{EnvUsed, Produced};
 use check::Checked;
 
 /// A longer body is read by a thread.
@@ -271,11 +271,14 @@ impl Server {
         Ok(Answer::Phase(Phase::Executing { exec, keep_alive: head.keep_alive }))
     }
 
-    /// What an execute made, as a task for a thread.
-    pub(super) fn produced_by(&self, head: &Head, exec: u32) -> Result<Task, Refusal> {
+    /// What an execute made, as a task for a thread unless it is little work to see that there is nothing.
+    pub(super) fn produced_by(&self, head: &Head, exec: u32) -> Result<Answer, Refusal> {
         let found = self.execs.get(exec).and_then(|exec| exec.execution.as_deref());
         let scope = Arc::clone(&found.ok_or_else(not_an_execute)?.scope);
-        Ok(Task::Finish { scope, outcome: None, keep_alive: head.keep_alive })
+        if self.as_workload(|| produced::is_nothing(&scope))? {
+            return Ok(Answer::Json(200, to_value(&Produced::default())));
+        }
+        Ok(Answer::Worker(Task::Finish { scope, outcome: None, keep_alive: head.keep_alive }))
     }
 
     /// The answer to an execute that has come to its exit, as a task for a thread.

@@ -22,6 +22,8 @@ use crate::wire::execute::{
 
 /// Names that are looked at, so that a look has an end.
 const MOST_LOOKED_AT: usize = 200_000;
+/// Names that are looked at while everybody waits for it.
+const MOST_GLANCED_AT: usize = 64;
 /// Directories of things that somebody else made: caches and dependencies.
 const NOT_PRODUCED: [&str; 8] = [
     "__pycache__",
@@ -52,6 +54,14 @@ pub(in crate::daemon) struct Found {
     pub(in crate::daemon) told: Vec<Fingerprint>,
 }
 
+/// Whether a short look already shows that nothing was produced. No file is opened for it.
+pub(in crate::daemon) fn is_nothing(scope: &Scope) -> bool {
+    Root::of_this_process().is_ok_and(|root| {
+        let search = searched(root, scope, Depth::Glance);
+        search.looked_at <= MOST_GLANCED_AT && !search.found.produced.files_incomplete && search.seen == 0
+    })
+}
+
 /// Looks with the rights of the calling thread. What cannot be looked at was not produced.
 pub(in crate::daemon) fn produced(scope: &Scope) -> Found {
     match Root::of_this_process() {
@@ -63,9 +73,19 @@ pub(in crate::daemon) fn produced(scope: &Scope) -> Found {
 }
 
 pub(super) fn produced_in(root: &Root, scope: &Scope) -> Found {
+    let search = searched(root, scope, Depth::Whole);
+    let latest = search.latest;
+    let mut found = search.found;
+    found.told.retain(|print| print.changed.is_within_second_before(latest));
+    found
+}
+
+fn searched<'a>(root: &'a Root, scope: &'a Scope, depth: Depth) -> Search<'a> {
     let mut search = Search {
         root,
         scope,
+        depth,
+        seen: 0,
         known: scope.before.given.iter().chain(&scope.told).collect(),
         found: Found::default(),
         looked_at: 0,
@@ -80,15 +100,22 @@ pub(super) fn produced_in(root: &Root, scope: &Scope) -> Found {
         let name = scope.output.rsplit('/').find(|part| !part.is_empty()).unwrap_or("output");
         search.look_below(&scope.output, &format!("{name}/"));
     }
-    let latest = search.latest;
-    let mut found = search.found;
-    found.told.retain(|print| print.changed.is_within_second_before(latest));
-    found
+    search
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// Until something is found that was produced, or it takes long.
+    Glance,
+    Whole,
 }
 
 struct Search<'a> {
     root: &'a Root,
     scope: &'a Scope,
+    depth: Depth,
+    /// What was produced, in a glance.
+    seen: usize,
     known: BTreeSet<&'a Fingerprint>,
     found: Found,
     looked_at: usize,
@@ -109,6 +136,9 @@ impl Search<'_> {
         while let Some(step) = walk.next()? {
             let Step::Entry { name, stat } = step else { continue };
             self.looked_at += 1;
+            if self.depth == Depth::Glance && (self.looked_at > MOST_GLANCED_AT || self.seen > 0) {
+                return Ok(());
+            }
             if self.looked_at > MOST_LOOKED_AT || self.count() > MOST_PRODUCED_FILES {
                 self.found.produced.files_incomplete = true;
                 return Ok(());
@@ -130,6 +160,10 @@ impl Search<'_> {
             self.latest = self.latest.max(print.changed);
             if self.known.contains(&print) {
                 continue;
+            }
+            if self.depth == Depth::Glance {
+                self.seen += 1;
+                return Ok(());
             }
             if self.count() == MOST_PRODUCED_FILES {
                 self.found.produced.files_incomplete = true;

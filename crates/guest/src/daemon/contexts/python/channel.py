@@ -89,16 +89,26 @@ class Channel:
                 return
 
 
+# The end of most cells, which is not put into words each time.
+SUCCESS = {"event": "end", "status": "success"}
+FRAMED_SUCCESS = b'34\n{"event":"end","status":"success"}'
+
+
 def framed(event):
+    if event is SUCCESS:
+        return FRAMED_SUCCESS
     data = encoded(event)
     if len(data) > LONGEST_EVENT:
         data = encoded(shortened(event, len(data)))
     return b"%d\n%s" % (len(data), data)
 
 
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def encoded(event):
     try:
-        return json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+        return ENCODER.encode(event).encode("utf-8")
     except UnicodeEncodeError:
         return json.dumps(printable(event), ensure_ascii=False, allow_nan=False).encode("utf-8")
 

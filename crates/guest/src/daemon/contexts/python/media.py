@@ -14,6 +14,8 @@ METHODS = [
     ("application/pdf", "_repr_pdf_"),
 ]
 CANARY = "_ipython_canary_method_should_not_exist_"
+# These have nothing but their text.
+BARE = frozenset((bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple))
 
 
 def method_of(value, name):
@@ -31,6 +33,9 @@ def method_of(value, name):
 
 def bundle(value):
     """Everything a value says of itself, by media type."""
+    if type(value) in BARE:
+        text = tried(lambda: pretty(value))
+        return {"text/plain": "<%s object>" % type(value).__name__ if text is None else text}
     data = {}
     method = method_of(value, "_repr_mimebundle_")
     if method:

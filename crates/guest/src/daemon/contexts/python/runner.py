@@ -2,6 +2,23 @@
 
 # Running cells.
 
+# What a line with one of these is, is most often no expression.
+SIGNS = frozenset("=;%!?")
+STATEMENTS = frozenset("assert async class def del for from global if import pass raise return try while with".split())
+
+
+def as_expression(code, file, flags):
+    """A cell that is one line with one expression, compiled without making a tree first. None: it may be anything."""
+    if "\n" in code or code[:1] in " \t" or not SIGNS.isdisjoint(code):
+        return None
+    if code.partition(" ")[0] in STATEMENTS or automagic(code):
+        return None
+    try:
+        return compile(code, file, "eval", flags, True)
+    except (SyntaxError, ValueError):
+        return None
+
+
 class Runner:
     def __init__(self):
         self.module = types.ModuleType("__main__")
@@ -65,7 +82,7 @@ class Runner:
         finally:
             self.is_running = False
         flush()
-        events.append({"event": "end", "status": status})
+        events.append(SUCCESS if status == "success" else {"event": "end", "status": status})
         return events
 
     def run_code(self, code):
@@ -94,6 +111,12 @@ class Runner:
     def evaluate(self, code, file, quiet=False):
         """Runs code and returns the value of its last expression."""
         flags = self.flags | AWAIT
+        expression = as_expression(code, file, flags)
+        if expression is not None:
+            linecache.cache[file] = (len(code), None, code.splitlines(True), file)
+            value = self.call(expression)
+            self.quiet = self.quiet or quiet
+            return value
         try:
             if automagic(code):
                 raise SyntaxError
