@@ -43,8 +43,8 @@ const SHAPES: [(&str, &str); 5] = [
     ("artifact_id", ArtifactId::PREFIX),
 ];
 const NAME: &str = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
-/// Simpler than what is allowed: a path of a few plain names.
-const SHARED_PATH: &str = "^[A-Za-z0-9_-]{1,30}(/[A-Za-z0-9_-]{1,30}){0,5}$";
+/// Relative, and without control characters. That `..` is refused has no place in a pattern that clients can read.
+const SHARED_PATH: &str = r"^[^/\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]{0,1023}$";
 const SECRET_NAME: &str = "^[A-Za-z][A-Za-z0-9_.-]{0,63}$";
 
 /// Every status that a refusal may have: its name among the document's parts, and what it means.
