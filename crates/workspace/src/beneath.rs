@@ -40,6 +40,15 @@ impl Directory {
 
     /// A directory below this one, with what is missing above it. Where it cannot be made, what was made on the way stays.
     pub(crate) fn make_directory(&self, path: &str) -> Result<Self, Errno> {
+        self.make(path, |_| Ok(()))
+    }
+
+    /// The same, on the disk: a file that is said to be there is there with all that is above it.
+    pub(crate) fn make_lasting_directory(&self, path: &str) -> Result<Self, Errno> {
+        self.make(path, Self::sync)
+    }
+
+    fn make(&self, path: &str, made: impl Fn(&Self) -> Result<(), Errno>) -> Result<Self, Errno> {
         match self.directory(path) {
             Err(Errno::NOENT) => {}
             found => return found,
@@ -47,7 +56,8 @@ impl Directory {
         let mut here = self.directory("")?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             match fs::mkdirat(&here.0, name, DIRECTORY_MODE) {
-                Ok(()) | Err(Errno::EXIST) => {}
+                Ok(()) => made(&here)?,
+                Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno),
             }
             here = here.directory(name)?;

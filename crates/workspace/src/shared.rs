@@ -142,7 +142,7 @@ impl Tree {
         let runs =
             executable.unwrap_or_else(|| before.as_ref().is_some_and(|stat| stat.st_mode & 0o100 != 0));
         fs::fchmod(&written, Mode::from_raw_mode(if runs { 0o755 } else { 0o644 })).map_err(refuse)?;
-        let directory = parts.shared.make_directory(above.as_str()).map_err(refuse)?;
+        let directory = parts.shared.make_lasting_directory(above.as_str()).map_err(refuse)?;
         if before.is_some() {
             history::keep(&parts.history, &path, &directory, name).map_err(refuse)?;
         }
@@ -229,7 +229,7 @@ impl Tree {
         let of_target = |errno| fault::of(errno, to.as_str());
         let source = parts.shared.directory(from_above.as_str()).map_err(of_source)?;
         source.stat(from_name).map_err(of_source)?;
-        let target = parts.shared.make_directory(to_above.as_str()).map_err(of_target)?;
+        let target = parts.shared.make_lasting_directory(to_above.as_str()).map_err(of_target)?;
         if replace && from != to && target.stat(to_name).is_ok_and(|stat| is_file(&stat)) {
             history::keep(&parts.history, &to, &target, to_name).map_err(of_target)?;
         }

@@ -46,8 +46,8 @@ const SHAPES: [(&str, &str); 8] = [
     ("delivery_id", DeliveryId::PREFIX),
 ];
 const NAME: &str = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
-/// Simpler than what is allowed: a path of a few plain names.
-const SHARED_PATH: &str = "^[A-Za-z0-9_-]{1,30}(/[A-Za-z0-9_-]{1,30}){0,5}$";
+/// Relative, and without control characters. That `..` is refused has no place in a pattern that clients can read.
+const SHARED_PATH: &str = r"^[^/\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]{0,1023}$";
 const SECRET_NAME: &str = "^[A-Za-z][A-Za-z0-9_.-]{0,63}$";
 
 /// Every status that a refusal may have: its name among the document's parts, and what it means.
@@ -155,7 +155,7 @@ fn describe(parameter: &mut Parameter) {
         ("skill_name", ParameterIn::Path) => schema.pattern = Some("^[a-z0-9-]{1,64}$".into()),
         ("path", ParameterIn::Path) => schema.pattern = Some(SHARED_PATH.into()),
         ("if-match", ParameterIn::Header) if schema.pattern.is_none() => {
-            schema.pattern = Some(r#"^("?[0-9]{1,18}"?|\*)$"#.into())
+            schema.pattern = Some(r#"^("?[0-9]{1,18}"?|\*)$"#.into());
         }
         (cubicle_api::IDEMPOTENCY_KEY, ParameterIn::Header) => schema.pattern = Some("^[!-~]{1,256}$".into()),
         _ => {}
