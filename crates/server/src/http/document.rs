@@ -155,7 +155,7 @@ fn describe(parameter: &mut Parameter) {
         ("skill_name", ParameterIn::Path) => schema.pattern = Some("^[a-z0-9-]{1,64}$".into()),
         ("path", ParameterIn::Path) => schema.pattern = Some(SHARED_PATH.into()),
         ("if-match", ParameterIn::Header) if schema.pattern.is_none() => {
-            schema.pattern = Some(r#"^("?[0-9]{1,18}"?|\*)$"#.into())
+            schema.pattern = Some(r#"^("?[0-9]{1,18}"?|\*)$"#.into());
         }
         (cubicle_api::IDEMPOTENCY_KEY, ParameterIn::Header) => schema.pattern = Some("^[!-~]{1,256}$".into()),
         _ => {}
