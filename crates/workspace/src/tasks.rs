@@ -18,6 +18,8 @@ use crate::staging::Staged;
 use crate::tree::Tree;
 use crate::walk::{Caps, Found, walk};
 
+/// Of tasks that are listed.
+const MOST_TASKS: usize = 100_000;
 const LONGEST_STATUS: u64 = 1024 * 1024;
 /// Of files that a task made. More are left out.
 const OUTPUT: Caps = Caps { entries: 10_000, depth: DEEPEST };
@@ -153,6 +155,15 @@ impl Tree {
             Err(_) => staged.finish(&tasks, &name, true).map_err(refuse)?,
         }
         Ok(copies.files.iter().map(|file| format!("tasks/{name}/{file}")).collect())
+    }
+
+    /// The tasks that have a directory. A tree that nobody has used yet has none, and is not made.
+    pub fn task_ids(&self) -> Result<Vec<TaskId>, Fault> {
+        if !self.shared_path().is_dir() {
+            return Ok(Vec::new());
+        }
+        let (names, _) = self.parts()?.tasks.names(MOST_TASKS).map_err(|errno| fault::of(errno, "tasks"))?;
+        Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
     }
 
     /// Removes the directory of a task, however its worker left it. What was saved stays.

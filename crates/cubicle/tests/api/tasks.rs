@@ -11,7 +11,11 @@ const ENDED: [&str; 4] = ["success", "failed", "timeout", "cancelled"];
 
 /// A server that lets so many work at once.
 fn server(most: &str) -> Option<Server> {
-    let environment = [("AI_WORKER_ENABLED", "true"), ("AI_WORKER_MAX_CONCURRENT", most)];
+    let environment = [
+        ("AI_WORKER_ENABLED", "true"),
+        ("AI_WORKER_MAX_CONCURRENT", most),
+        ("AI_WORKER_WEBHOOK_SECRET", "secret-of-the-operator"),
+    ];
     Some(Server::start_on(Host::new()?, &["--pool-size", "1"], &environment))
 }
 
@@ -135,8 +139,11 @@ fn its_end_is_told_once_by_an_event() {
     let task = ended(&server, &id);
     assert_eq!(task["status"], "success", "{task}");
     let told = events_of(&server, &id);
-    let kinds: Vec<&str> = told.iter().map(|event| text(event, "kind")).collect();
+    let kinds: Vec<&str> = told.iter().map(|event| text(event, "type")).collect();
     assert_eq!(kinds, ["task.pending", "task.submitted", "task.running", "worker_completed"]);
+    // Its worker told of it, too, through the gateway, and was believed by its signature.
+    let audit = server.get(&format!("/api/v1/audit?subject={id}&action=webhook.called")).ok();
+    assert_eq!(audit["items"][0]["outcome"], "accepted", "{audit}");
     let data = &told[3]["data"];
     for (name, value) in [
         ("event_type", "worker_completed"),
@@ -156,7 +163,7 @@ fn events_of(server: &Server, id: &str) -> Vec<Value> {
     for line in stream.lines().map_while(Result::ok) {
         let Some(data) = line.strip_prefix("data: ") else { continue };
         let event: Value = serde_json::from_str(data).expect("data is JSON");
-        let is_last = event["kind"] == "worker_completed";
+        let is_last = event["type"] == "worker_completed";
         told.push(event);
         if is_last {
             break;
@@ -291,7 +298,7 @@ fn many_tasks_share_few_workers_fairly_and_each_is_done_once() {
     for id in &ids {
         let result = server.get(&format!("/api/v1/tasks/{id}/result?include=count")).ok();
         assert_eq!(result["contents"]["count"]["content"], "once\n", "{id}");
-        let ends = events_of(&server, id).iter().filter(|event| event["kind"] == "worker_completed").count();
+        let ends = events_of(&server, id).iter().filter(|event| event["type"] == "worker_completed").count();
         assert_eq!(ends, 1);
     }
     // Whoever came later in a quiet conversation did not wait for all of the busy one.
@@ -460,6 +467,8 @@ fn a_task_whose_server_was_killed_at_any_point_is_done_once() {
         let result = server.get(&format!("/api/v1/tasks/{}/result?include=count", id_of(&made))).ok();
         assert_eq!(result["contents"]["count"]["content"], "once\n", "{step}");
         assert_eq!(server.get("/api/v1/tasks").ok()["items"].as_array().map(Vec::len), Some(1), "{step}");
+        let directories = std::fs::read_dir(server.host.data_dir().join("shared/default/tasks"));
+        assert_eq!(directories.map_or(0, Iterator::count), 1, "{step}: nothing half-made stays");
         eventually("no lease is left", || {
             let leases = server.get("/api/v1/leases?status=ACTIVE").ok();
             (leases["items"] == json!([])).then_some(())

@@ -41,6 +41,7 @@ pub(crate) async fn start(app: &Arc<App>) -> Result<(), Fault> {
     tokio::spawn(app.stopping.clone().run_until_cancelled_owned(Arc::clone(app).keep_interpreters_warm()));
     every(app, "environments", ENVIRONMENTS_EVERY, |app| async move { app.sweep_environments().await });
     if app.settings.workers.enabled {
+        tasks::remove_unnoted(app).await?;
         tasks::sweep(app).await?;
         every(app, "tasks", app.settings.sweep_every, |app| async move { tasks::sweep(&app).await });
         tokio::spawn(app.stopping.clone().run_until_cancelled_owned(tasks::schedule(Arc::clone(app))));

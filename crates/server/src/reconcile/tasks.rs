@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cubicle_model::{ExecId, Fault, Timestamp};
+use cubicle_store::Page;
 use tracing::{info, warn};
 
 use crate::app::App;
@@ -41,6 +42,23 @@ pub(crate) async fn sweep(app: &Arc<App>) -> Result<(), Fault> {
         app.attend_soon(task);
     }
     app.release_leftovers().await
+}
+
+/// Directories without a row: their server was killed before it noted the task. Nobody is served yet, so that none of them
+/// is about to be noted.
+pub(crate) async fn remove_unnoted(app: &Arc<App>) -> Result<(), Fault> {
+    let mut page = Page { after: None, limit: Page::LARGEST };
+    loop {
+        let tenants = app.store.tenants(page.clone()).await?;
+        let more = tenants.len() > page.limit as usize;
+        page.after = tenants.last().map(|tenant| tenant.name.to_string());
+        for tenant in tenants {
+            app.remove_unnoted_tasks(&tenant.name).await?;
+        }
+        if !more {
+            return Ok(());
+        }
+    }
 }
 
 /// Tasks whose time is over, the directory first: a row without one would promise what is not there any more.

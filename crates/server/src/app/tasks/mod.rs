@@ -144,10 +144,10 @@ impl App {
             once,
         };
         let created = self.store.create_task(caller.context(self), new).await;
-        if !matches!(created, Ok(CreatedTask::New(_))) {
-            if let Err(fault) = self.remove_task_directory(caller.tenant(), id).await {
-                warn!(task = %id, error = %fault, "the directory of a task that is none cannot be removed");
-            }
+        if !matches!(created, Ok(CreatedTask::New(_)))
+            && let Err(fault) = self.remove_task_directory(caller.tenant(), id).await
+        {
+            warn!(task = %id, error = %fault, "the directory of a task that is none cannot be removed");
         }
         match created? {
             CreatedTask::New(task) => {
@@ -164,6 +164,16 @@ impl App {
 
     pub(crate) async fn remove_task_directory(&self, tenant: &Name, id: TaskId) -> Result<(), Fault> {
         self.in_tree_of(tenant, move |tree| tree.remove_task(id)).await
+    }
+
+    pub(crate) async fn remove_unnoted_tasks(&self, tenant: &Name) -> Result<(), Fault> {
+        let there = self.in_tree_of(tenant, |tree| tree.task_ids()).await?;
+        let known = self.store.known_tasks(there.clone()).await?;
+        for id in there.into_iter().filter(|id| !known.contains(id)) {
+            info!(task = %id, "removing the directory of a task that was never noted");
+            self.remove_task_directory(tenant, id).await?;
+        }
+        Ok(())
     }
 
     async fn with_position(&self, task: Task, again: bool) -> Result<Spawned, Fault> {

@@ -86,7 +86,7 @@ impl App {
                 }
             }
             Err(fault) => {
-                warn!(error = %fault, "the end of a task cannot be noted; the next round tries again")
+                warn!(error = %fault, "the end of a task cannot be noted; the next round tries again");
             }
         }
         // Another one may begin.
