@@ -185,8 +185,8 @@ impl Parts {
 
     /// Takes them out of use, whatever is wrong with them.
     pub(crate) fn discard(self, layout: &Layout) -> io::Result<()> {
-        let paths = self.parts.iter().filter_map(|(files, _)| files.parent());
-        paths.map(|path| discard(path, &layout.work())).collect()
+        let mut paths = self.parts.iter().filter_map(|(files, _)| files.parent());
+        paths.try_for_each(|path| discard(path, &layout.work()))
     }
 }
 

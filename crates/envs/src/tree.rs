@@ -133,7 +133,8 @@ fn walked(
     second_names: SecondNames,
 ) -> Result<(Shape, Contents), Fault> {
     let (shape, contents) = (Shape::default(), Contents::default());
-    let owner = rustix::process::geteuid().as_raw();
+    // Who made the tree, which may be another user than who looks at it now.
+    let owner = fs::symlink_metadata(root).map_err(failed)?.uid();
     let mut walk = Walk { root, links_out, purpose, second_names, owner, shape, contents };
     walk.directory(root)?;
     walk.shape.digest = digest(walk.contents.lines());

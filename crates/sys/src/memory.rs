@@ -14,7 +14,7 @@ pub fn release_unused_stack() {
     let here = (&raw const here).addr();
     // SAFETY: it only reads what the kernel told the program at its start.
     let top = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
-    if !top.checked_sub(here).is_some_and(|depth| depth < FIRST_STACK) {
+    if top.checked_sub(here).is_none_or(|depth| depth >= FIRST_STACK) {
         return;
     }
     // The page below this one stays, for the call that follows.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cubicle_model::receipt::Amendment;
 use cubicle_model::{ExecId, SandboxId};
 use cubicle_sys::spawn::Permit;
-use cubicle_sys::{clock, signal, spawn};
+use cubicle_sys::{clock, memory, signal, spawn};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -375,7 +375,11 @@ impl Server {
                 Due::Zygote(number) => self.end_slow_zygote(number),
                 Due::Unwritten | Due::Forward => {}
                 Due::Look if !self.journal.has_a_name() => self.end_sandbox(EXIT_FORGOTTEN),
-                Due::Look => self.timers.add(now + LOOK_NANOS, Due::Look),
+                Due::Look => {
+                    self.timers.add(now + LOOK_NANOS, Due::Look);
+                    // What execs since the last look took of it.
+                    memory::release_unused_stack();
+                }
             }
         }
     }
