@@ -220,6 +220,25 @@ impl Store {
         .await
     }
 
+    /// The exec of a task never came to be a process: another one takes its place. Says whether it was still that one.
+    pub async fn renew_task_exec(
+        &self,
+        context: Context,
+        id: TaskId,
+        before: ExecId,
+        fresh: ExecId,
+    ) -> Result<bool, Fault> {
+        self.write(move |sql| {
+            let changed = sql.run(
+                "UPDATE worker_tasks SET exec_id = ?3, updated_at = ?4 \
+                 WHERE task_id = ?1 AND exec_id = ?2 AND completed_at IS NULL",
+                values![id, before, fresh, context.now],
+            )?;
+            Ok(changed > 0)
+        })
+        .await
+    }
+
     /// Its worker runs. Says nothing where it had been noted before.
     pub async fn start_task(
         &self,

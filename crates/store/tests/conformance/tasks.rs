@@ -106,6 +106,9 @@ pub(crate) async fn a_task_goes_from_pending_to_its_end_and_is_told_of(world: Wo
     let deadline = Timestamp::from_millisecond(world.now().as_millisecond() + 60_000).unwrap();
     store.start_task(world.context(), other.id, deadline).await.unwrap().unwrap();
     assert_eq!(started(&world, other.id).await, None, "it was noted before");
+    assert!(
+        !store.renew_task_exec(world.context(), other.id, ExecId::from_random(bits()), exec).await.unwrap()
+    );
     assert_eq!(store.active_tasks(world.node).await.unwrap().len(), 2);
     assert_eq!(store.running_tasks_count().await.unwrap(), 2);
 

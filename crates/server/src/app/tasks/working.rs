@@ -10,7 +10,9 @@ use cubicle_guest::client::OutputLimits;
 use cubicle_guest::journal::record::Kind as RecordKind;
 use cubicle_model::lease::LeaseEnd;
 use cubicle_model::task::TaskStatus;
-use cubicle_model::{Exit, Fault, Kind, LeaseId, LeaseStatus, Principal, Proof, RequestId, Scope, TaskId};
+use cubicle_model::{
+    ExecId, Exit, Fault, Kind, LeaseId, LeaseStatus, Principal, Proof, RequestId, Scope, TaskId,
+};
 use cubicle_store::{AfterLease, Exec, LeaseFilter, Page, Task, TaskEnd, TaskPlace};
 use cubicle_worker::Status;
 use serde_json::json;
@@ -102,7 +104,7 @@ impl App {
     }
 
     async fn work(self: &Arc<Self>, task: &Task, interruption: &Notify) -> Result<TaskEnd, Fault> {
-        let ended = match self.run_worker(task, interruption).await? {
+        let ended = match self.run_worker_once(task, interruption).await? {
             Some(ended) => ended,
             None => {
                 let why = Some("it was cancelled before it began".into());
@@ -135,6 +137,29 @@ impl App {
 
     async fn is_cancelled(&self, id: TaskId) -> Result<bool, Fault> {
         Ok(self.store.task(id).await?.is_none_or(|task| task.cancelled_at.is_some()))
+    }
+
+    /// An exec that was noted by a server that was killed before it started it was no process: another one takes its place.
+    async fn run_worker_once(
+        self: &Arc<Self>,
+        task: &Task,
+        interruption: &Notify,
+    ) -> Result<Option<Ended>, Fault> {
+        let mut task = task.clone();
+        let mut left = MOST_ROUNDS;
+        loop {
+            let ended = self.run_worker(&task, interruption).await?;
+            left -= 1;
+            let (Some(Ended { exit: Exit::NotStarted, .. }), Some(before)) = (&ended, task.exec) else {
+                return Ok(ended);
+            };
+            let fresh = ExecId::from_random(self.surroundings.bits());
+            if left == 0 || !self.store.renew_task_exec(self.own_context(), task.id, before, fresh).await? {
+                return Ok(ended);
+            }
+            info!(exec = %before, "the exec of a task was never started, and another one takes its place");
+            task.exec = Some(fresh);
+        }
     }
 
     /// Gives the task its sandbox, starts its worker, and waits for its end. None where its end was asked for before it began.
