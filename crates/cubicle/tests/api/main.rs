@@ -5,6 +5,7 @@
 mod host;
 
 mod bad_input;
+mod claude;
 #[allow(dead_code, reason = "other suites use more of it")]
 mod client;
 mod clock;

@@ -300,12 +300,12 @@ impl Server {
         assert!(installed.status.success(), "{installed:?}");
         let port = model.address().port();
         let bound = json!({ "value": "sk-ant-none", "bindings": [
-            { "host": "127.0.0.1", "port": port, "form": "header:x-api-key", "base": "anthropic", "even_plain": true }] });
+            { "host": "localhost", "port": port, "form": "header:x-api-key", "base": "anthropic", "even_plain": true }] });
         let secret = self.agent.put(format!("{}/api/v1/secrets/ANTHROPIC_API_KEY", self.address));
         secret.header("content-type", "application/json").send(bound.to_string()).expect("a secret is kept");
         let text = self.get("/api/v1/templates/worker");
         let mut template: Value = serde_json::from_str(&text).expect("JSON");
-        template["recipe"]["egress"] = format!("allowlist\nallow http://127.0.0.1:{port} private").into();
+        template["recipe"]["egress"] = format!("allowlist\nallow http://localhost:{port} private").into();
         let put = self.agent.put(format!("{}/api/v1/templates/worker?shared=true", self.address));
         put.header("content-type", "application/json")
             .send(template["recipe"].to_string())
