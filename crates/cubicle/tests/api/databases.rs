@@ -110,7 +110,8 @@ fn the_database_of_an_older_version_is_brought_forward_with_what_runs() {
     // As the first version would have left it.
     let database = rusqlite::Connection::open(server.host.data_dir().join("server/cubicle.db"));
     let older = "DROP TABLE artifacts; DROP TABLE repeatable; DROP TABLE secrets; DROP TABLE secret_revisions; \
-        DROP TABLE bills; ALTER TABLE leases DROP COLUMN egress; ALTER TABLE execs DROP COLUMN refused; \
+        DROP TABLE bills; DROP TABLE worker_tasks; DROP TABLE webhook_endpoints; DROP TABLE webhook_listeners; \
+        DROP TABLE webhook_deliveries; DROP TABLE webhook_attempts; ALTER TABLE leases DROP COLUMN egress; ALTER TABLE execs DROP COLUMN refused; \
         ALTER TABLE execs DROP COLUMN told; ALTER TABLE execs DROP COLUMN origin; \
         DELETE FROM schema_steps WHERE step > 1";
     database.expect("it is a database").execute_batch(older).expect("it can be made older");
