@@ -13,12 +13,12 @@ fn tools_are_defined_in_the_form_that_is_asked_for() {
         tools.iter().map(|tool| name(tool).as_str().expect("a name").to_owned()).collect()
     };
     let native = names("", |tool| &tool["name"]);
-    assert_eq!(native.len(), 21);
+    assert_eq!(native.len(), 25);
     assert_eq!(names("?format=native", |tool| &tool["name"]), native);
     assert_eq!(names("?format=openai", |tool| &tool["function"]["name"]), native);
     let mcp = names("?format=mcp", |tool| &tool["name"]);
-    assert_eq!(mcp[..21], native);
-    assert_eq!(mcp[21..], ["create_sandbox", "list_sandboxes", "release_sandbox"]);
+    assert_eq!(mcp[..25], native);
+    assert_eq!(mcp[25..], ["create_sandbox", "list_sandboxes", "release_sandbox"]);
     assert_eq!(server.get("/api/v1/tools?format=x").refused(400), "invalid");
 }
 

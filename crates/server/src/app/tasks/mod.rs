@@ -227,6 +227,11 @@ impl App {
         page: Page,
     ) -> Result<Vec<Task>, Fault> {
         caller.must(Scope::Read)?;
+        if conversation.as_ref().is_some_and(|id| id.contains('\0') || id.chars().count() > MOST_CONVERSATION)
+        {
+            let text = format!("'conversation_id' has at most {MOST_CONVERSATION} characters, and no NUL");
+            return Err(Fault::new(Kind::Invalid, text));
+        }
         let filter = TaskFilter {
             tenant: Some(caller.tenant().clone()),
             owner: caller.listed_user(),
