@@ -102,7 +102,7 @@ mod tests {
             webhook: true,
         };
         let json = serde_json::to_string(&egress).unwrap();
-        assert_eq!(json, r#"{"policy":"allowlist\nallow a.example\n","record":true}"#);
+        assert_eq!(json, r#"{"policy":"allowlist\nallow a.example\n","record":true,"webhook":true}"#);
         assert_eq!(serde_json::from_str::<LeaseEgress>(&json).unwrap(), egress);
         assert_eq!(serde_json::to_string(&LeaseEgress::default()).unwrap(), "{}");
     }
