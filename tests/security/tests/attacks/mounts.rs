@@ -132,6 +132,7 @@ fn sandbox_cannot_see_directories_of_the_host() {
         "run",
         "sbin",
         "sys",
+        "task",
         "tmp",
         "usr",
         "var",
