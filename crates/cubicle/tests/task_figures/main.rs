@@ -263,11 +263,18 @@ fn overhead(rows: &mut Vec<String>) {
                 "--verbose",
                 "--dangerously-skip-permissions",
             ]);
-            run.env("IS_SANDBOX", "1").env("CLAUDE_CONFIG_DIR", scratch.path().join("state"));
-            run.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
-            run.env("ANTHROPIC_BASE_URL", model.url())
-                .env("ANTHROPIC_API_KEY", "none")
-                .current_dir(scratch.path());
+            // As `run-task` starts it.
+            run.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("SHELL", "/bin/bash");
+            for (name, part) in
+                [("HOME", ""), ("CLAUDE_CONFIG_DIR", "state"), ("CLAUDE_CODE_TMPDIR", ""), ("TMPDIR", "")]
+            {
+                run.env(name, scratch.path().join(part));
+            }
+            for name in ["IS_SANDBOX", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_AUTOUPDATER"] {
+                run.env(name, "1");
+            }
+            run.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_API_KEY", "none");
+            run.current_dir(scratch.path());
             let run = run.stdin(Stdio::null()).output().expect("Claude Code starts");
             assert!(run.status.success(), "{run:?}");
             from.elapsed().as_secs_f64() * 1e3
