@@ -12,4 +12,5 @@ mod logs;
 mod secrets;
 mod server;
 mod shell;
+mod tasks;
 mod webhooks;

@@ -14,6 +14,7 @@ const BOUND: Duration = Duration::from_secs(60);
 pub(crate) struct Server {
     process: Option<Child>,
     listen: String,
+    flags: &'static [&'static str],
     // Dropped last: it removes what the server left in the data directory.
     pub(crate) host: Host,
 }
@@ -21,7 +22,11 @@ pub(crate) struct Server {
 impl Server {
     /// `None` where the host cannot run sandboxes; the test that asks is counted as skipped.
     pub(crate) fn start() -> Option<Self> {
-        let mut server = Self { process: None, listen: "127.0.0.1:0".into(), host: Host::new()? };
+        Self::start_with(&[])
+    }
+
+    pub(crate) fn start_with(flags: &'static [&'static str]) -> Option<Self> {
+        let mut server = Self { process: None, listen: "127.0.0.1:0".into(), flags, host: Host::new()? };
         server.up();
         server.listen = server.address().trim_start_matches("http://").to_owned();
         Some(server)
@@ -36,6 +41,7 @@ impl Server {
         #[expect(clippy::disallowed_methods, reason = "a black-box test starts the program that it tests")]
         let process = Command::new(host::BINARY)
             .args(["up", "--pool-size", "2", "--listen", &self.listen])
+            .args(self.flags)
             .env("CUBICLE_DATA_DIR", self.host.data_dir())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

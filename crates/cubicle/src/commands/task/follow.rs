@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anstyle::Style;
 use cubicle_api::client::Client;
-use cubicle_model::{ExecId, Fault, TaskId};
+use cubicle_model::{ExecId, Fault, TaskId, TaskStatus};
 use cubicle_worker::Event;
 use cubicle_worker::event::What;
 use tokio::time::{sleep, timeout};
@@ -15,7 +15,7 @@ use crate::failure::printable;
 use crate::table::one_line;
 
 /// How often a task that waits is looked at.
-const ASK: Duration = Duration::from_millis(300);
+const ASK: Duration = Duration::from_millis(100);
 /// A worker that says nothing for this long has said what it had to say so far.
 const QUIET: Duration = Duration::from_millis(300);
 /// A line that is longer than any event is shown as it is.
@@ -49,13 +49,13 @@ pub(super) async fn to_its_end(
 ) -> Result<(), Fault> {
     let exec = loop {
         let task = client.task(task).await?;
-        if let Some(exec) = &task.exec_id {
-            break read_id(exec)?;
+        // The exec has its id before it is started.
+        let is_there = task.status == TaskStatus::Running || task.status.has_ended();
+        match &task.exec_id {
+            Some(exec) if is_there => break read_id(exec)?,
+            None if task.status.has_ended() => return Ok(()),
+            _ => sleep(ASK).await,
         }
-        if task.status.has_ended() {
-            return Ok(());
-        }
-        sleep(ASK).await;
     };
     read(client, exec, None, show).await
 }
@@ -82,13 +82,16 @@ async fn read(
     let mut unread = Vec::new();
     loop {
         let next = match patience {
-            None => output.next().await?,
-            Some(patience) => match timeout(patience, output.next()).await {
-                Ok(next) => next?,
-                Err(_) => None,
-            },
+            None => output.next().await,
+            Some(patience) => timeout(patience, output.next()).await.unwrap_or(Ok(None)),
         };
-        let Some(frame) = next else { break };
+        let Some(frame) = (match next {
+            // A task may end before its exec was ever started.
+            Err(error) if error.is_not_found() => None,
+            next => next?,
+        }) else {
+            break;
+        };
         let Some((_, bytes)) = printed(&frame)? else { continue };
         unread.extend_from_slice(&bytes);
         while let Some(end) = unread.iter().position(|byte| *byte == b'\n').or(too_long(&unread)) {
