@@ -59,10 +59,7 @@ impl Benches for OfRequest {
         let parts = context.extensions.get::<Parts>().ok_or_else(unknown)?;
         let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(unknown)?;
         let session = parts.headers.get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
-        let conversation = Conversation {
-            // What the client is called, where it does not say how it is used.
-            ..Conversation::of(&context.meta.0)
-        };
+        let conversation = Conversation::of(&context.meta.0);
         Ok(Arc::new(CallersBench { app: Arc::clone(&self.0), caller, session, conversation }))
     }
 }

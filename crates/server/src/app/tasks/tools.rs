@@ -14,7 +14,7 @@ const LONGEST_LIST: u32 = 100;
 const LONGEST_SHOWN: usize = 300;
 
 /// What a client says about the conversation in which it calls tools.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Conversation {
     pub(crate) id: Option<String>,
     pub(crate) interface: Option<String>,
@@ -141,5 +141,21 @@ impl CallersBench {
             shown
         });
         Ok(json!({ "tasks": shown.collect::<Vec<_>>() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_read_from_what_a_client_says_beside_its_arguments() {
+        let of = |meta: Value| Conversation::of(meta.as_object().expect("an object"));
+        let said =
+            of(json!({ "conversation_id": "c1", "cubicle/interface_type": "telegram", "user_name": "" }));
+        let expected =
+            Conversation { id: Some("c1".into()), interface: Some("telegram".into()), user_name: None };
+        assert_eq!(said, expected);
+        assert_eq!(of(json!({ "conversation_id": 7, "progressToken": "x" })), Conversation::default());
     }
 }
